@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         AlreadyAnswered as AlreadyAnswered,
         AmbiguousTitle as AmbiguousTitle,
         AttachmentRefused as AttachmentRefused,
+        AttachmentUnavailable as AttachmentUnavailable,
         BadImport as BadImport,
         CompressorFailed as CompressorFailed,
         ContextOverflow as ContextOverflow,
@@ -162,6 +163,7 @@ if TYPE_CHECKING:
         Titler as Titler,
         TitleRequest as TitleRequest,
         ToolInfo as ToolInfo,
+        Transcriber as Transcriber,
         Turn as Turn,
         TurnRuntime as TurnRuntime,
     )
@@ -173,7 +175,8 @@ __version__ = "0.1.0.dev0"
 # Type checkers read the imports above; at run time each name is imported on first use.
 _NAMES = {
     "embed": "embed",
-    "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle AttachmentRefused BadImport "
+    "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle AttachmentRefused "
+    "AttachmentUnavailable BadImport "
     "CompressorFailed ContextOverflow Draining EventConflict HasContinuation HermesError "
     "MessageRefused NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound "
     "ReplyTimeout RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse "
@@ -198,8 +201,8 @@ _NAMES = {
     "StoredFile StoredMessage Title ToolCall TurnResult Usage WaitingMessage WhenBusy",
     "protocols": "Adapter Agent AgentCatalog AgentChoice Build Compressor Describe FileReader "
     "HasAccount HasLimit HasLocal OwnConversation RunsOnTrio ServerInfo Summary SummaryRequest "
-    "SupportsAbandon SupportsAclose SupportsFiles SupportsReady TitleRequest Titler ToolInfo Turn "
-    "TurnRuntime",
+    "SupportsAbandon SupportsAclose SupportsFiles SupportsReady TitleRequest Titler ToolInfo "
+    "Transcriber Turn TurnRuntime",
     "session_keys": "session_key",
     "texts": "Texts",
 }

@@ -107,6 +107,13 @@ class AttachmentRefused(HermesError, ValueError):
     """The file cannot be attached; the message says why. Nothing of it was stored."""
 
 
+class AttachmentUnavailable(HermesError):
+    """Raised by the `chunks` of an attachment whose content cannot be obtained.
+
+    The message is accepted without its files, and its text ends with the message of this error.
+    """
+
+
 class UnknownFile(HermesError, LookupError):
     """The conversation has no file with this id."""
 

@@ -25,7 +25,13 @@ from hermes.actors.session.files import discard_files, principal_of, put_attachm
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.context import TurnContext, current_turn, refuse_circle
-from hermes.errors import AlreadyAnswered, Overloaded, ReplyNotFound, ReplyTimeout
+from hermes.errors import (
+    AlreadyAnswered,
+    AttachmentUnavailable,
+    Overloaded,
+    ReplyNotFound,
+    ReplyTimeout,
+)
 from hermes.messages import (
     Accepted,
     Attachment,
@@ -86,8 +92,11 @@ class Intake:
         context, key = self._context, inbound.session_key
         limits, plain = context.config.attachments, attrs.evolve(context, admission=None)
         principal = principal_of(inbound.source)
-        new = await put_attachments(context.store, key, principal, files, limits)
-        complete, accepted = replace(inbound, parts=(*(inbound.parts or ()), *new)), None
+        try:
+            new = await put_attachments(context.store, key, principal, files, limits)
+        except AttachmentUnavailable as missing:
+            new, inbound = [], replace(inbound, text=f"{inbound.text} {missing}".strip())
+        complete, accepted = replace(inbound, parts=(*(inbound.parts or ()), *new) or None), None
         try:
             accepted = await Intake(plain, self._supervisor).submit(complete, request)
             return accepted

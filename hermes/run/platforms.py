@@ -31,18 +31,24 @@ async def open_platforms(settings: Settings) -> AsyncIterator[list[Platform]]:
     async with AsyncExitStack() as stack:
         platforms: list[Platform] = []
         if settings.telegram is not None:
-            platforms.append(
-                await _open_telegram(settings.telegram, Texts(**settings.texts), stack)
-            )
+            platforms.append(await _open_telegram(settings, settings.telegram, stack))
         yield platforms
 
 
-async def _open_telegram(table: TelegramTable, texts: Texts, stack: AsyncExitStack) -> Platform:
+async def _open_telegram(
+    settings: Settings, table: TelegramTable, stack: AsyncExitStack
+) -> Platform:
     # Imported here because it brings an HTTP client.
     from hermes.adapters.telegram import BASE, GroupPolicy, Telegram  # noqa: PLC0415
 
     policy = GroupPolicy(groups=table.groups, shared=table.shared_groups, edits=table.edits)
     token = resolve_secret("telegram.token", table.token)
     base_url = table.base_url or BASE
-    telegram = Telegram(token, group_policy=policy, base_url=base_url, texts=texts)
+    telegram = Telegram(
+        token,
+        group_policy=policy,
+        base_url=base_url,
+        max_file_size=settings.config().attachments.message_bytes,
+        texts=Texts(**settings.texts),
+    )
     return await stack.enter_async_context(telegram)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeAlias
 
@@ -31,10 +31,10 @@ class Response:
 
     status: int = 200
     headers: Sequence[tuple[str, str]] = ()
-    chunks: Sequence[bytes] = ()
-    """The body."""
+    chunks: Iterable[bytes] = ()
+    """The body. Without a pause the chunks of a list are sent together, others one by one."""
     pause: float = 0.0
-    """Seconds before each chunk; without a pause all chunks are sent together."""
+    """Seconds before each chunk."""
     complete: bool = True
     """If False, the connection is closed after the chunks, without the end of the response."""
 
@@ -107,8 +107,9 @@ async def _send(connection: h11.Connection, stream: trio.SocketStream, response:
         return False
     head = h11.Response(status_code=response.status, headers=list(response.headers))
     pending = connection.send(head) or b""
-    for chunk in response.chunks if response.pause else [b"".join(response.chunks)]:
-        if response.pause:
+    together = isinstance(response.chunks, Sequence) and not response.pause
+    for chunk in [b"".join(response.chunks)] if together else response.chunks:
+        if not together:
             await stream.send_all(pending)
             pending = b""
             await trio.sleep(response.pause)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hermes.texts.help import HelpTexts
+from hermes.texts.files import FileTexts
 
 
-class FactTexts(HelpTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FactTexts(FileTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What users are told about the agent, the state and the cost of a conversation."""
 
     # /model and /tools

@@ -8,6 +8,7 @@ last bot is not killed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -20,7 +21,7 @@ from collections import Counter
 import attrs
 import trio
 
-from hermes import AccessPolicy, Config, PlatformRules, open_runtime
+from hermes import AccessPolicy, Attachment, Config, PlatformRules, TurnResult, open_runtime
 from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram import GroupPolicy, Telegram
 from hermes.adapters.telegram.poller import Poller
@@ -30,29 +31,40 @@ from hermes.events import TextDelta
 from hermes.redaction import Secret
 from hermes.store import SessionStore
 from hermes.testing.telegram import TOKEN, WEEK, Fault, Limits, open_telegram
+from hermes.texts import ENGLISH
 
 CHATS = (7, 8, 9, -100)
 WEIGHTED_CHATS = (7, 7, 8, 8, 9, 9, -100)
 SETTLE_TIMEOUT = 8.0
 LIMITS = Limits(per_chat=(2, 0.05), per_group=(2, 1.6), per_token=(200, 1.0))
 RECOVERED = "You may have seen this before:\n"
-POINTS = [
-    (method, taken)
-    for method in ("getUpdates", "sendMessage", "editMessageText")
-    for taken in (False, True)
-]
-FAULTS = [*POINTS, ("sendMessage", True), ("sendMessage", True)]
+METHODS = ("getUpdates", "sendMessage", "editMessageText", "getFile", "sendDocument")
+POINTS = [*((method, taken) for method in METHODS for taken in (False, True)), ("file", False)]
+FAULTS = [*POINTS, ("sendMessage", True), ("sendMessage", True), ("upload", False)]
+KINDS = ["reset", "502", "garbage"]
+FILE_KINDS = ["reset", "502", "404", "truncated", "short", "redirect"]
+WITH_FILE = " with a file"
+LOST = "it could not be downloaded"
 
 
 # The bot
 
 
 async def answer(turn):
-    """Answer, sometimes slowly, so that a preview is shown."""
-    if random.random() < 0.4:
-        turn.emit(TextDelta(f"re {turn.text[:3]}"))
+    """Answer, sometimes slowly, so that a preview is shown; with a file if there is a "!"."""
+    said = " ".join(message.content for message in turn.input)
+    if random.random() < 0.6:
+        turn.emit(TextDelta(f"re {said[:3]}"))
         await trio.sleep(random.random() * 0.06)
-    return f"re {turn.text}"
+    if "!" not in said:
+        return f"re {said}"
+    text = f"re {said}{WITH_FILE}"
+    return TurnResult(text=text, files=[Attachment(data=content_of(text), name="answer.bin")])
+
+
+def content_of(text):
+    """The content of the file that comes with a message."""
+    return f"the file of {text}\n".encode() * 2000
 
 
 class EarlyOffset(Poller):
@@ -137,7 +149,7 @@ async def run_bot(path, url, mutant):
         retry_delay=0.05,
     )
     if kind is not None and issubclass(kind, Sender):
-        telegram._sender = kind(telegram._api, fast_limiter())
+        telegram._sender = kind(telegram._api, fast_limiter(), ENGLISH)
     config = Config(max_queued=100_000, max_attempts=10_000, drain_timeout=30.0)
     access = AccessPolicy(rules={"telegram": PlatformRules(users=range(100))})
     async with (
@@ -187,6 +199,10 @@ def fork_bots(path, url, mutant):
 # Users, and Telegram
 
 
+def digest(content):
+    return hashlib.sha256(content).hexdigest()
+
+
 @attrs.define
 class Campaign:
     """The users' messages, and the disturbances."""
@@ -195,6 +211,7 @@ class Campaign:
     forks: object
     dice: random.Random
     sent: list = attrs.Factory(list)
+    with_file: list = attrs.Factory(list)
     kills: int = 0
     outages: int = 0
     settle_timeout: float = SETTLE_TIMEOUT
@@ -207,12 +224,19 @@ class Campaign:
             assert piece, "the process of the bots has ended"
             answer += piece
 
-    def talk(self):
+    def talk(self, method=None):
+        """Let users write. The answers lead to a call of `method`, if it is one about files."""
         for _ in range(self.dice.choice([1, 1, 2, 4])):
             chat = self.dice.choice(WEIGHTED_CHATS)
             text = f"m{len(self.sent)}x"
             self.sent.append(text)
-            if chat < 0:
+            if method in {"sendDocument", "upload"} or self.dice.random() < 0.2:
+                text += "!"
+            if method in {"getFile", "file"} or (chat > 0 and self.dice.random() < 0.3):
+                self.with_file.append(text)
+                file = self.server.files.add(content_of(text), file_name="question.bin")
+                self.server.post(abs(chat) % 100 or 7, document=file, caption=text)
+            elif chat < 0:
                 self.server.say(chat, f"@hermes_bot {text}", user_id=self.dice.choice([7, 8]))
             else:
                 self.server.say(chat, text)
@@ -227,8 +251,9 @@ class Campaign:
                 await self.server.come_up()
             case 1 | 2:
                 method, taken = self.dice.choice(FAULTS)
-                kind = self.dice.choice(["reset", "502", "garbage"])
+                kind = self.dice.choice(FILE_KINDS if method == "file" else KINDS)
                 self.server.fail(Fault(kind, taken=taken, method=method))
+                self.talk(method)
             case _:
                 await trio.sleep(self.dice.random() * 0.05)
 
@@ -238,7 +263,7 @@ class Campaign:
             method, taken = self.dice.choice(POINTS)
             before = self.server.broken[method]
             self.server.fail(Fault("slow", taken=taken, method=method, seconds=5.0))
-            self.talk()
+            self.talk(method)
             with trio.move_on_after(0.4):
                 await self.server.wait_until(lambda: self.server.broken[method] > before)
         else:
@@ -276,8 +301,10 @@ class Campaign:
         await self.command("stop")
 
     def missing(self):
-        """The number of messages without an answer."""
-        return len(set(self.sent) - set(self.answered()))
+        """The number of messages without an answer, and of answers without their file."""
+        shown = {file.sha256 for chat in self.server.chats.values() for file in chat.files}
+        files = {digest(content_of(t)) for t, _ in finals(self.server) if t.endswith(WITH_FILE)}
+        return len(set(self.sent) - set(self.answered())) + len(files - shown)
 
     def answered(self):
         return re.findall(r"m\d+x", " ".join(text for text, _ in finals(self.server)))
@@ -291,17 +318,55 @@ def finals(server):
                 yield text.removeprefix(RECOVERED), text.startswith(RECOVERED)
 
 
+def judge_received(campaign, rows, read):
+    """Compare the files of the users with those in the transcripts."""
+    asked = [row for row in rows if row.role == "user"]
+    received = {row.content: read(part["file"]) for row in asked for part in files_of(row)}
+    said = " ".join(row.content or "" for row in asked)
+    for text in campaign.with_file:
+        lost = re.search(rf"\b{text} \[document [^\]]*: {LOST}\]", said)
+        if received.get(text) != content_of(text) and not lost:
+            yield f"{text} has neither its file nor a note"
+
+
+def judge_returned(campaign, rows, read):
+    """Compare the files of the answers with those in the chats."""
+    answers = [row for row in rows if row.role == "assistant"]
+    found = {row.content: read(part["file"]) for row in answers for part in files_of(row)}
+    returned = {digest(content) for content in found.values()}
+    plain, marked = Counter(), Counter()
+    for chat in campaign.server.chats.values():
+        for message in (each for each in chat.messages if each.file is not None):
+            (marked if message.text else plain)[message.file.sha256] += 1
+    shown = {*plain, *marked}
+    yield from (f"{t!r} has another file" for t, c in found.items() if c != content_of(t))
+    yield from (f"file {each} was never sent" for each in returned - shown)
+    yield from (f"file {each} belongs to no turn" for each in shown - returned)
+    yield from (f"file {each} is shown {n} times" for each, n in plain.items() if n > 1)
+
+
+def files_of(row):
+    return [part for part in row.parts or () if "file" in part]
+
+
 def judge(campaign, path):
     """Compare the transcripts with the chats."""
     with SessionStore(path) as store:
-        ids = [row.session.id for row in store.list_sessions(limit=1000)]
-        rows = [row for session in ids for row in store.get_messages(session)]
+        sessions = [row.session for row in store.list_sessions(limit=1000)]
+        found = [(each.session_key, store.get_messages(each.id)) for each in sessions]
+        keys = {part["file"]: key for key, its in found for row in its for part in files_of(row)}
+        rows = [row for _, its in found for row in its]
+
+        def read(file_id):
+            return store.read_file(file_id, session_key=keys[file_id])
+
+        wrong = [*judge_received(campaign, rows, read), *judge_returned(campaign, rows, read)]
     received = Counter(m for row in rows if row.role == "user" for m in _names(row.content))
     turns = Counter(row.content for row in rows if row.role == "assistant")
     plain, marked = Counter(), Counter()
     for text, again in finals(campaign.server):
         (marked if again else plain)[text] += 1
-    wrong = [
+    wrong += [
         f"{text} is in {received[text]} turns" for text in campaign.sent if received[text] != 1
     ]
     wrong += [
@@ -322,6 +387,7 @@ def judge(campaign, path):
         wrong.append(f"{campaign.server.flood_control.impatient} calls did not wait")
     return {
         "wrong": wrong, "sent": len(campaign.sent), "turns": sum(turns.values()),
+        "files": len(campaign.with_file), "sent_files": campaign.server.counts["sendDocument"],
         "recovered": sum(marked.values()), "strays": strays, "kills": campaign.kills,
         "floods": campaign.server.floods, "broken": dict(broken), "edits":
         campaign.server.counts["editMessageText"],

@@ -259,18 +259,19 @@ async def test_an_album_is_one_turn(server, path):
     turns = []
 
     async def look(turn):
-        turns.append([part["ref"] for m in turn.input for part in m.parts or ()])
+        turns.append([part["name"] for m in turn.input for part in m.parts or ()])
         return f"{len(turns[-1])} pictures: {turn.text}"
 
     async with running_bot(server, path, look):
         for number in range(3):
             caption = {"caption": "my garden"} if not number else {}
-            server.post(7, photo=[{"file_id": f"p{number}"}], media_group_id="g", **caption)
+            photo = [server.files.add(b"content", file_name=f"p{number}")]
+            server.post(7, photo=photo, media_group_id="g", **caption)
             await wait_confirmed(server)  # each one came for itself
         (said,) = await wait_texts(server, 7, 1)
         await wait_confirmed(server)
-    assert turns == [["telegram:p0", "telegram:p1", "telegram:p2"]]
-    assert said.startswith("3 pictures: [photo] my garden")
+    assert turns == [["p0", "p1", "p2"]]
+    assert said.startswith("3 pictures: my garden")
 
 
 async def test_a_group_that_becomes_a_supergroup_keeps_its_conversations(server, path):

@@ -16,6 +16,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from hermes import Attachment
+from hermes.agents import Toolbox, ToolOutput, tool
 from hermes.agents.chat import ChatAgent
 from hermes.agents.compressor import ModelCompressor
 from hermes.agents.providers.anthropic_messages import AnthropicMessages
@@ -28,7 +29,15 @@ from hermes.errors import ContextOverflow
 from hermes.messages import Message, ToolCall
 from hermes.protocols import SummaryRequest, TitleRequest
 from hermes.store import SessionStore
-from hermes.testing import CutOff, DeterministicCompressor, Disconnect, HangUp, Refuse, open_model
+from hermes.testing import (
+    CutOff,
+    DeterministicCompressor,
+    Disconnect,
+    HangUp,
+    ModelAnswer,
+    Refuse,
+    open_model,
+)
 from tests.support.model_files import PDF, Files, digest, png
 
 ALL = ("image", "file", "audio", "url")
@@ -134,6 +143,28 @@ async def test_prompts_only_grow_with_attachments_in_the_history(chat, world, pa
 
 async def _sessions(runtime, key):
     yield (await runtime.conversation(key).status()).session_id
+
+
+@tool
+def look() -> ToolOutput:
+    """Look out of the window."""
+    return ToolOutput("a picture", [Attachment(data=PNG, name="sea.png")])
+
+
+async def test_files_of_tools_are_seen_by_the_model_in_every_turn(start, provider):
+    call = ModelAnswer("let me see", calls=(ToolCall("c1", "look", "{}"),))
+    async with open_model([call, "the sea", call, "the sea", "good night"]) as model:
+        made = provider(model)
+        agent = {"build_agent": lambda _: ChatAgent(made, Toolbox([look]), retries=QUICK)}
+        async with start(**agent) as runtime:
+            for text in ("look", "look again"):
+                reply = await runtime.ask("k", text)
+                assert [file.name for file in reply.files] == ["sea.png"]
+        async with start(**agent) as runtime:
+            await runtime.ask("k", "good night")
+        assert [len(request.files) for request in model.requests] == [0, 1, 1, 2, 2]
+    for earlier, later in itertools.pairwise(prompts(model)):
+        assert later.startswith(earlier)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ class FailingRuntime:
     def __getattr__(self, name):
         return getattr(self.runtime, name)
 
-    async def submit(self, inbound):
+    async def submit(self, inbound, **options):
         if self.errors:
             raise self.errors.pop(0)
-        return await self.runtime.submit(inbound)
+        return await self.runtime.submit(inbound, **options)

@@ -13,12 +13,14 @@ from hermes.adapters.previews import Previews
 from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram.api import BASE, BotApi
 from hermes.adapters.telegram.inbound import GroupPolicy
+from hermes.adapters.telegram.media import MAX_DOWNLOAD
 from hermes.adapters.telegram.menu import set_menu
 from hermes.adapters.telegram.poller import POLL_TIMEOUT, Poller
 from hermes.adapters.telegram.sender import MAX_LENGTH, MAX_MARK, ChatTarget, Sender
 from hermes.background import open_background, start_soon
 from hermes.events import MessageAccepted, TurnEnded
 from hermes.messages import Inbound, OutboxRow
+from hermes.protocols import FileReader
 from hermes.redaction import Secret
 from hermes.texts import ENGLISH, Texts
 
@@ -42,7 +44,9 @@ class Telegram:
     - `base_url`: the address of the Bot API server.
     - `poll_timeout`: how many seconds a long poll waits for updates.
     - `preview_interval`: seconds between two previews of a running answer; None shows none.
-    - `retry_delay`: seconds before the first retry after a failed poll; doubled each time.
+    - `retry_delay`: seconds before the first retry after a failed poll or download; doubled each
+      time.
+    - `max_file_size`: the largest file to download, in bytes; at most what Telegram allows.
     - `texts`: the texts of the runtime. The adapter uses `recovered`, at most 90 characters of it.
     """
 
@@ -61,6 +65,7 @@ class Telegram:
         poll_timeout: int = POLL_TIMEOUT,
         preview_interval: float | None = PREVIEW_INTERVAL,
         retry_delay: float = 1.0,
+        max_file_size: int = MAX_DOWNLOAD,
         texts: Texts = ENGLISH,
     ) -> None:
         self.group_policy: GroupPolicy = group_policy or GroupPolicy()
@@ -70,6 +75,7 @@ class Telegram:
         self._sender = Sender(self._api, rate_limiter or default_rate_limiter(), texts)
         self._poll_timeout = poll_timeout
         self._retry_delay = retry_delay
+        self._max_file_size = min(max_file_size, MAX_DOWNLOAD)
         self._shows_text = preview_interval is not None
         self._previews = Previews(
             self._show, typing=self._show_typing, interval=preview_interval or PREVIEW_INTERVAL
@@ -104,6 +110,11 @@ class Telegram:
         """Send a reply; see `Adapter`."""
         await self._previews.stop(row.session_key, row.turn_id)
         await self._sender.send(row)
+
+    async def send_file(self, row: OutboxRow, file: FileReader, /) -> None:
+        """Send a file of a reply; see `SupportsFiles`."""
+        await self._previews.stop(row.session_key, row.turn_id)
+        await self._sender.send_file(row, file)
 
     async def _show(self, session_key: str, turn_id: int, text: str) -> None:
         if self._shows_text and (target := self._targets.get(session_key)):
@@ -149,6 +160,7 @@ class Telegram:
                 on_problem=self._set_problem,
                 poll_timeout=self._poll_timeout,
                 retry_delay=self._retry_delay,
+                max_file_size=self._max_file_size,
             )
             start_soon(background, set_menu, self._api, runtime.texts)
             start_soon(background, self._previews.run, runtime.subscribe())

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Protocol
+from urllib.parse import quote
 
 import httpx2
 import msgspec
@@ -21,13 +23,25 @@ from hermes.redaction import Secret
 BASE = "https://api.telegram.org"
 CONNECT_TIMEOUT = 10.0
 CALL_TIMEOUT = 30.0
+READ_TIMEOUT = 30.0
+"""How long a download may pause, in seconds."""
+SLOWEST_UPLOAD = 64 * 1024
+"""An upload may take one second for each so many bytes."""
+MAX_PATH = 300
 _TOKEN = re.compile(r"([0-9]{1,20}):[\w-]{1,200}", re.ASCII)
+_ELSEWHERE = re.compile(r"^/|\.\.|[\\\x00-\x1f\x7f]|:")
+"""Matches a path that does not name a file below the folder of the bot."""
 _MAX_REASON = 300
 _NOT_SENT = (
     httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol,
     httpx2.ProxyError,
 )  # fmt: skip
-_FAILED = (httpx2.TransportError, httpx2.DecodingError, httpx2.InvalidURL, trio.TooSlowError)
+FAILED = (httpx2.TransportError, httpx2.DecodingError, httpx2.InvalidURL, trio.TooSlowError)
+GONE = (
+    "chat not found", "thread not found", "topic_closed", "topic_deleted", "no rights to send",
+    "not enough rights", "chat_write_forbidden",
+)  # fmt: skip
+"""Error descriptions, besides code 403, if nothing can be sent to a chat or topic."""
 BAD_TOKEN = (
     "Telegram rejected the bot token ({}). It is wrong or was revoked: get a new one from "
     "@BotFather, configure it and restart."
@@ -64,6 +78,11 @@ class Refused(HermesError):
         self.why: str = why.lower()
         self.migrate_to = migrate_to
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing can be sent to the chat or topic."""
+        return self.code == httpx2.codes.FORBIDDEN or any(text in self.why for text in GONE)
+
 
 class Unreadable(OutcomeUnknown):
     """The response cannot be decoded, so the outcome of the call is unknown."""
@@ -83,6 +102,20 @@ class _Response(msgspec.Struct):
     result: msgspec.Raw = msgspec.Raw(b"null")
     description: str = ""
     parameters: _Parameters | None = None
+
+
+class UploadBody(Protocol):
+    """The body of a request with a file."""
+
+    content_type: str
+    length: int
+    """The number of bytes."""
+    complete: bool
+    """Whether all of them were read for the request."""
+
+    def as_stream(self) -> httpx2.AsyncByteStream:
+        """Return the bytes."""
+        ...
 
 
 _decode = msgspec.json.Decoder(_Response).decode
@@ -117,28 +150,85 @@ class BotApi:
         Raises `Refused`, `RetryAfter`, `Revoked` and `Conflict` as Telegram answers, `Unreachable`
         if the request was not sent, and `OutcomeUnknown` if there is no readable response.
         """
+        content = _encode({k: v for k, v in params.items() if v is not None})
+        headers = {"content-type": "application/json", "content-length": str(len(content))}
+        return await self._post(method, httpx2.ByteStream(content), headers, CALL_TIMEOUT + wait)
+
+    async def upload(self, method: str, body: UploadBody) -> msgspec.Raw:
+        """Call a method with a file and return its result. Raises what `call` raises.
+
+        It raises `Unreachable` if the connection failed before all of the body was sent.
+        """
+        headers = {"content-type": body.content_type, "content-length": str(body.length)}
+        timeout = CALL_TIMEOUT + body.length / SLOWEST_UPLOAD
+        try:
+            return await self._post(method, body.as_stream(), headers, timeout)
+        except OutcomeUnknown as error:
+            if body.complete:
+                raise
+            failure = Unreachable(f"the file was not sent completely: {error}")
+        raise failure
+
+    async def open_file(self, file_path: str, start: int = 0) -> httpx2.Response:
+        """Request a file from a byte on, and return the response, whose body is not read yet.
+
+        `file_path` is that of `getFile`. The response may be of any kind, and must be closed.
+        Raises `Refused` if the path leads elsewhere, `Unreachable` and `OutcomeUnknown`.
+        """
+        if not 0 < len(file_path) <= MAX_PATH or _ELSEWHERE.search(file_path):
+            raise Refused("getFile", httpx2.codes.BAD_REQUEST, "the path of the file is not valid")
+        headers = {"accept-encoding": "identity"}
+        if start:
+            headers["range"] = f"bytes={start}-"
+        target = self._target(b"/file", quote(file_path).encode("ascii"))
+        request = self._request("GET", "/file", target, headers, READ_TIMEOUT)
+        try:
+            with trio.fail_after(CALL_TIMEOUT):
+                return await self._client.send(request, stream=True, follow_redirects=False)
+        except FAILED as error:
+            failure = self.failure(error)
+        raise failure
+
+    def _target(self, prefix: bytes, path: bytes) -> bytes:
+        """Return the path of a request, with the token."""
         token = self._token.reveal()
         if not self.bot_id:
             raise Revoked(BAD_TOKEN.format("it has the wrong format") if token else NO_TOKEN)
-        prefix = self._base.raw_path.rstrip(b"/")
-        target = b"%s/bot%s/%s" % (prefix, (token or "").encode("ascii"), method.encode("ascii"))
-        timeout = CALL_TIMEOUT + wait
+        base = self._base.raw_path.rstrip(b"/")
+        return b"%s%s/bot%s/%s" % (base, prefix, (token or "").encode("ascii"), path)
+
+    def _request(
+        self, verb: str, path: str, target: bytes, headers: Mapping[str, str], timeout: float
+    ) -> httpx2.Request:
+        return self._client.build_request(
+            verb,
+            self._base.copy_with(path=path),
+            headers=headers,
+            timeout=httpx2.Timeout(timeout, connect=CONNECT_TIMEOUT, write=CALL_TIMEOUT),
+            extensions={"target": target},
+        )
+
+    async def _post(
+        self,
+        method: str,
+        content: httpx2.AsyncByteStream,
+        headers: Mapping[str, str],
+        timeout: float,  # noqa: ASYNC109 - it is also that of the HTTP client
+    ) -> msgspec.Raw:
+        target = self._target(b"", method.encode("ascii"))
+        request = self._request("POST", f"/{method}", target, headers, timeout)
+        request.stream = content
         try:
             with trio.fail_after(timeout):
-                response = await self._client.post(
-                    self._base.copy_with(path=f"/{method}"),
-                    content=_encode({k: v for k, v in params.items() if v is not None}),
-                    headers={"content-type": "application/json"},
-                    timeout=httpx2.Timeout(timeout, connect=CONNECT_TIMEOUT),
-                    extensions={"target": target},
-                )
-        except _FAILED as error:
-            failure = self._failure(error)
+                response = await self._client.send(request)
+        except FAILED as error:
+            failure = self.failure(error)
         else:
             return self._result(method, response)
         raise failure
 
-    def _failure(self, error: Exception) -> HermesError:
+    def failure(self, error: Exception) -> HermesError:
+        """Return what a `FAILED` request or response means, without the token."""
         late = isinstance(error, httpx2.TimeoutException | trio.TooSlowError)
         reason = str(error) or ("there was no answer in time" if late else "it was closed")
         why = self._token.redact(reason)[:_MAX_REASON]

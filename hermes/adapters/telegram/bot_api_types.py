@@ -44,13 +44,37 @@ class Entity(msgspec.Struct, frozen=True):
 
 
 class File(msgspec.Struct, frozen=True):
-    """A file that can be downloaded."""
+    """A file of a message: a photo size, document, sticker and so on."""
 
     file_id: str
     mime_type: str | None = None
     file_name: str | None = None
     file_size: Int | None = None
+    width: Int = 0
+    height: Int = 0
     emoji: str | None = None
+    is_animated: bool = False
+    is_video: bool = False
+
+
+class FilePath(msgspec.Struct, frozen=True):
+    """Where a file can be downloaded (`File` in the Bot API)."""
+
+    file_path: str | None = None
+    file_size: Int | None = None
+
+
+class Media(msgspec.Struct, frozen=True):
+    """The files that a message can have. A message has one of them."""
+
+    photo: list[File] = []
+    document: File | None = None
+    animation: File | None = None
+    audio: File | None = None
+    voice: File | None = None
+    video: File | None = None
+    video_note: File | None = None
+    sticker: File | None = None
 
 
 class Quote(msgspec.Struct, frozen=True):
@@ -65,7 +89,7 @@ class Topic(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class RepliedMessage(msgspec.Struct, frozen=True):
+class RepliedMessage(Media, frozen=True, kw_only=True):
     """The message that is replied to."""
 
     message_id: Int
@@ -95,7 +119,7 @@ class Contact(msgspec.Struct, frozen=True):
     first_name: str = ""
 
 
-class Post(msgspec.Struct, frozen=True):
+class Post(Media, frozen=True, kw_only=True):
     """A message (`Message` in the Bot API)."""
 
     message_id: Int
@@ -116,14 +140,6 @@ class Post(msgspec.Struct, frozen=True):
     entities: list[Entity] = []
     caption: str | None = None
     caption_entities: list[Entity] = []
-    photo: list[File] = []
-    document: File | None = None
-    animation: File | None = None
-    audio: File | None = None
-    voice: File | None = None
-    video: File | None = None
-    video_note: File | None = None
-    sticker: File | None = None
     location: Location | None = None
     contact: Contact | None = None
     migrate_to_chat_id: Int | None = None

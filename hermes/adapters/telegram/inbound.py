@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 import attrs
@@ -15,8 +14,9 @@ from msgspec.structs import replace
 
 from hermes.actors.commands import parse, recognize
 from hermes.adapters.telegram import utf16
-from hermes.adapters.telegram.bot_api_types import Entity, File, Post, Update, User
-from hermes.messages import Inbound, JsonObject, Source
+from hermes.adapters.telegram.bot_api_types import Entity, Post, Update, User
+from hermes.adapters.telegram.media import MAX_DOWNLOAD, file_of, label_of
+from hermes.messages import Inbound, Source
 from hermes.sanitize import one_line, shorten
 from hermes.session_keys import background_origin, session_key
 
@@ -72,11 +72,13 @@ def inbound_of(
     policy: GroupPolicy,
     albums: set[str] | None = None,
     original_chat_id: str | None = None,
+    max_file_size: int = MAX_DOWNLOAD,
 ) -> Inbound | Ignored:
-    """Convert an update to an inbound message, or say why it is ignored.
+    """Convert an update to an inbound message without its file, or say why it is ignored.
 
     `albums` holds the ids of albums that are addressed to the bot; it is updated.
     `original_chat_id` is the id that a group had when its conversations started, if it has changed.
+    A file of more than `max_file_size` bytes is only named in the text.
     """
     post, edited = post_of(update)
     if post is None:
@@ -86,10 +88,10 @@ def inbound_of(
     author = _author(post, bot)
     if isinstance(author, Ignored):
         return author
-    content = _Content.of(post, bot)
+    content = _Content.of(post, bot, max_file_size)
     if post.chat.type != "private" and not _is_addressed(post, content, bot, policy, albums):
         return Ignored("not addressed to the bot")
-    if not content.text and not content.parts:
+    if not content.text and not content.has_file:
         return Ignored("no content")
     source = _source(post, bot, author)
     key = _key(source, policy, original_chat_id)
@@ -150,7 +152,7 @@ def _inbound(
     _, edited = post_of(update)
     # A forwarded command is not a command: an operator may forward the text of an unknown user.
     text, command = recognize(content.text)
-    command = command and not edited and not post.is_by_another
+    command = command and not (edited or post.is_by_another or content.has_file)
     if not command:
         text = _with_context(post, text, source, policy, edited=edited)
     continues = post.media_group_id or len(content.text) >= CLIENT_SPLIT
@@ -161,7 +163,6 @@ def _inbound(
         text,
         source,
         command=command,
-        parts=tuple(content.parts) or None,
         platform_message_id=str(post.message_id),
         edits=str(post.message_id) if edited else None,
         linger=0.0 if command else policy.album_seconds if continues else policy.burst_seconds,
@@ -201,15 +202,16 @@ def _thread(post: Post) -> str | None:
 
 @attrs.frozen
 class _Content:
-    """The text without mentions of the bot, the attachments, and whether the bot is addressed."""
+    """The text without mentions of the bot, whether there is a file, and who is addressed."""
 
     text: str
-    parts: list[JsonObject]
+    has_file: bool
+    """Whether a file is to be downloaded."""
     mentioned: bool
     for_another: bool
 
     @classmethod
-    def of(cls, post: Post, bot: User) -> _Content:
+    def of(cls, post: Post, bot: User, max_file_size: int) -> _Content:
         raw = post.text if post.text is not None else post.caption or ""
         entities = post.entities if post.text is not None else post.caption_entities
         username = (bot.username or "").lower()
@@ -219,10 +221,9 @@ class _Content:
             text = re.sub(r"[ \t]{2,}", " ", text).strip().lstrip(",:").lstrip()
             text = text or raw  # the mention is all there is
         command, for_another, named = _command(text, username)
-        parts = list(_parts(post))
-        labels = " ".join(f"[{each['label']}]" for each in parts)
-        text = " ".join(filter(None, (labels, _location(post), command.strip())))
-        return cls(text, parts, bool(mentions) or named, for_another)
+        file, note = file_of(post, max_file_size)
+        text = " ".join(filter(None, (note, _location(post), command.strip())))
+        return cls(text, file is not None, bool(mentions) or named, for_another)
 
 
 def _is_mention(text: str, entity: Entity, bot_id: int, username: str) -> bool:
@@ -256,7 +257,8 @@ def _is_addressed(
 ) -> bool:
     if content.for_another and not content.mentioned:
         return False
-    is_command = parse(content.text) is not None and not post.is_by_another
+    own = not (post.is_by_another or content.has_file)
+    is_command = own and parse(content.text) is not None
     addressed = content.mentioned or policy.groups == "all" or is_command
     replied = _replied(post)
     addressed = addressed or (replied is not None and replied[0] == bot.id)
@@ -277,6 +279,7 @@ def _replied(post: Post) -> tuple[int | None, str, str] | None:
     if to is None or to.forum_topic_created is not None:
         return None
     text = post.quote.text if post.quote is not None else to.text or to.caption or ""
+    text = " ".join(filter(None, (label_of(to), text)))
     if to.sender is None:
         return None, "", text
     return to.sender.id, _clean_name(_full_name(to.sender)), text
@@ -298,42 +301,7 @@ def _with_context(
         prefix.append("(forwarded) ")
     if edited:
         prefix.append("(edited) ")
-    return "".join(prefix) + text
-
-
-def _parts(post: Post) -> Iterator[JsonObject]:
-    """Yield the attachments as references; nothing is downloaded."""
-    if post.photo:
-        best = max(post.photo, key=lambda file: file.file_size or 0)
-        yield _reference("image", "photo", best, post, "image/jpeg")
-    # Telegram also sends an animation as a document, for clients that do not know animations.
-    document = None if post.animation is not None else post.document
-    attachments = (
-        ("document", document),
-        ("video", post.animation),
-        ("audio", post.audio),
-        ("voice", post.voice),
-        ("video", post.video),
-        ("video", post.video_note),
-        ("sticker", post.sticker),
-    )
-    for kind, file in attachments:
-        if file is not None:
-            yield _reference(kind, kind, file, post, file.mime_type)
-
-
-def _reference(kind: str, name: str, file: File, post: Post, mime: str | None) -> JsonObject:
-    label = " ".join(filter(None, (name, _clean_name(file.file_name or file.emoji or ""))))
-    fields = {
-        "type": kind,
-        "ref": f"telegram:{file.file_id}",
-        "label": label,
-        "mime": mime,
-        "name": file.file_name,
-        "size": file.file_size,
-        "caption": post.caption,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+    return ("".join(prefix) + text).rstrip() if prefix else text
 
 
 def _location(post: Post) -> str:

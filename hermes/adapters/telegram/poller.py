@@ -4,6 +4,9 @@ The `offset` of `getUpdates` is a confirmation, not a position. It is sent for p
 until a poll succeeds, and then no more, so that nothing unseen is confirmed: after an idle week
 Telegram may start again with lower update ids. The offset is not stored. After a restart Telegram
 sends unconfirmed updates again, and the store detects duplicates.
+
+While a file is downloaded, its update and those after it stay unconfirmed, so Telegram sends them
+with each poll. The poller then polls twice a second and processes those that are new.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ from hermes.adapters.telegram.bot_api_types import (
     MALFORMED,
     InvalidUpdate,
     Post,
+    PressedButton,
     Update,
     User,
     decode_updates,
     first_update_id,
 )
+from hermes.adapters.telegram.download import Downloads
 from hermes.adapters.telegram.inbound import (
     GroupPolicy,
     Ignored,
@@ -34,10 +39,13 @@ from hermes.adapters.telegram.inbound import (
     post_of,
     pressed_inbound,
 )
+from hermes.adapters.telegram.media import MAX_DOWNLOAD, RemoteFile, file_of
+from hermes.adapters.telegram.ordering import Confirmations, Lanes, Position
 from hermes.adapters.telegram.sender import ChatTarget, Sender
 from hermes.background import start_soon
 from hermes.errors import (
     ActorStopped,
+    AttachmentRefused,
     Draining,
     HermesError,
     NotAdmitted,
@@ -46,7 +54,7 @@ from hermes.errors import (
     RetryAfter,
     StoreFailed,
 )
-from hermes.messages import Inbound
+from hermes.messages import Attachment, Inbound
 from hermes.retry import Backoff
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -54,6 +62,8 @@ log: logging.Logger = logging.getLogger(__name__)
 POLL_TIMEOUT = 50
 BATCH = 100
 MAX_ALBUMS = 1000
+DOWNLOADING_INTERVAL = 0.5
+"""Seconds between two polls while files are downloaded."""
 MAX_RETRY_DELAY = 60.0
 MAX_WAIT = 3600.0
 """However long Telegram asks to wait, polling continues after this time."""
@@ -84,12 +94,25 @@ class Poller:
     poll_timeout: int = POLL_TIMEOUT
     retry_delay: float = 1.0
     """Seconds before the first retry after a failure; doubled each time."""
+    max_file_size: int = MAX_DOWNLOAD
+    """The largest file to download, in bytes."""
     wall: Callable[[], float] = time.time
     _backoff: Backoff = attrs.field(
         init=False,
         default=attrs.Factory(lambda it: Backoff(it.retry_delay, MAX_RETRY_DELAY), takes_self=True),
     )
-    _offset: int | None = attrs.field(init=False, default=None)
+    _confirmations: Confirmations = attrs.field(init=False, factory=Confirmations)
+    _lanes: Lanes = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda it: Lanes(it.nursery, it.processed), takes_self=True),
+    )
+    _downloads: Downloads = attrs.field(
+        init=False,
+        default=attrs.Factory(
+            lambda it: Downloads(api=it.api, limit=it.max_file_size, retry_delay=it.retry_delay),
+            takes_self=True,
+        ),
+    )
     _processed_at: float = attrs.field(init=False, default=0.0)
     _limit: int = attrs.field(init=False, default=BATCH)
     _problem: str | None = attrs.field(init=False, default=None)
@@ -137,20 +160,31 @@ class Poller:
     # Polling
 
     async def _receive(self, bot: User) -> None:
-        """Poll once and process the updates in order."""
+        """Poll once and process the new updates in order."""
         updates = await self._poll()
         self._report(None)
         for update in updates:
+            update_id = update.update_id
+            if self._confirmations.is_done(update_id) or update_id in self._lanes.running:
+                continue
             await self._process(update, bot)
-            self._offset, self._processed_at = update.update_id + 1, self.wall()
+            if update_id not in self._lanes.running:
+                self.processed(update_id)
+        await self._lanes.wait(DOWNLOADING_INTERVAL)
         self._backoff.reset()
+
+    def processed(self, update_id: int) -> None:
+        """Note that an update is on disk or needs no answer."""
+        self._confirmations.done(update_id)
+        self._processed_at = self.wall()
 
     async def _poll(self) -> list[Update | InvalidUpdate]:
         # The wall clock, because the monotonic one may stop while a computer sleeps.
         if not 0.0 <= self.wall() - self._processed_at <= CONFIRM_TIMEOUT:
-            self._offset = None
+            self._confirmations.clear()
+        offset = self._confirmations.offset(self._lanes.running)
         params = {
-            "offset": self._offset,
+            "offset": offset,
             "limit": self._limit,
             "timeout": self.poll_timeout,
             "allowed_updates": KINDS + EDITED_KINDS if self.group_policy.edits else KINDS,
@@ -162,7 +196,9 @@ class Poller:
             return self._skip_unreadable(unreadable.body)
         except MALFORMED:
             raise OutcomeUnknown("the result of getUpdates is not a list") from None
-        self._offset, self._limit = None, BATCH
+        numbers = [update.update_id for update in updates]
+        self._confirmations.receive(numbers, offset, all_open=self._limit == BATCH)
+        self._limit = BATCH
         return sorted(updates, key=lambda update: update.update_id)
 
     def _skip_unreadable(self, body: bytes) -> list[Update | InvalidUpdate]:
@@ -193,11 +229,45 @@ class Poller:
             original_id = await self._original_id(post, bot)
         if len(self._albums) > MAX_ALBUMS:
             self._albums.clear()
-        inbound = inbound_of(update, bot, self.group_policy, self._albums, original_id)
-        if isinstance(inbound, Ignored):
-            log.debug("update %d is ignored: %s", update.update_id, inbound.why)
+        inbound = inbound_of(
+            update, bot, self.group_policy, self._albums, original_id, self.max_file_size
+        )
+        if isinstance(inbound, Ignored) or post is None:
+            why = inbound.why if isinstance(inbound, Ignored) else "no message"
+            log.debug("update %d is ignored: %s", update.update_id, why)
+        else:
+            await self._submit_post(update.update_id, inbound, post)
+
+    async def _submit_post(self, update_id: int, inbound: Inbound, post: Post) -> None:
+        """Submit a message, or begin to if it has a file or follows one that has."""
+        file, _ = file_of(post, self.max_file_size)
+        key, album = inbound.session_key, post.media_group_id
+        if file is not None:
+            self._lanes.start(
+                update_id, key, lambda position: self._submit_file(inbound, file, position), album
+            )
+        elif album or self._lanes.is_busy(key):
+            self._lanes.start(
+                update_id, key, lambda position: self._submit_at(inbound, position), album
+            )
         else:
             await self._submit(inbound)
+
+    async def _submit_at(self, inbound: Inbound, position: Position) -> bool:
+        """Submit a message after those before it. Returns whether it was accepted."""
+        await position.reach()
+        return await self._submit(inbound)
+
+    async def _submit_file(self, inbound: Inbound, file: RemoteFile, position: Position) -> None:
+        """Submit a message with a file, which is downloaded if the sender is admitted."""
+        key, event_id, source = inbound.session_key, inbound.event_id, inbound.source
+        if await self.runtime.receipt_of(key, event_id, source=source) is not None:
+            return  # Telegram has sent it again
+        failed = self.runtime.texts.file_not_downloaded
+        async with self._downloads.open(
+            file, position.reach, lambda: self._notify(inbound, failed)
+        ) as download:
+            await self._submit(inbound, Attachment(chunks=download, name=file.name))
 
     async def _press(self, update: Update, bot: User) -> None:
         """Submit the command of a button that was pressed."""
@@ -207,31 +277,46 @@ class Poller:
         inbound = pressed_inbound(update, bot, self.group_policy, original_id)
         if button is None or post is None:
             log.debug("update %d is ignored: its message is unknown", update.update_id)
-            return
-        accepted = False
-        if isinstance(inbound, Ignored):
+        elif isinstance(inbound, Ignored):
             log.debug("update %d is ignored: %s", update.update_id, inbound.why)
+            self._confirm_press(button, post, accepted=False)
+        elif self._lanes.is_busy(inbound.session_key):
+
+            async def submit(position: Position) -> None:
+                self._confirm_press(button, post, accepted=await self._submit_at(inbound, position))
+
+            self._lanes.start(update.update_id, inbound.session_key, submit)
         else:
-            accepted = await self._submit(inbound)
+            self._confirm_press(button, post, accepted=await self._submit(inbound))
+
+    def _confirm_press(self, button: PressedButton, post: Post, *, accepted: bool) -> None:
         target, message_id = ChatTarget(str(post.chat.id)), post.message_id if accepted else None
         start_soon(self.nursery, self.sender.press, target, button.id, message_id)
 
-    async def _submit(self, inbound: Inbound) -> bool:
+    async def _submit(self, inbound: Inbound, attachment: Attachment | None = None) -> bool:
         """Submit a message. Returns whether it was accepted."""
         self.on_message(inbound)
-        source = inbound.source
         try:
-            await self.runtime.submit(inbound)
+            if attachment is None:
+                await self.runtime.submit(inbound)
+            else:
+                await self.runtime.submit(inbound, attachments=[attachment])
         except NotAdmitted as refusal:
             log.debug("a message was not admitted: %s", refusal)  # access control logs it too
         except Overloaded:
-            target = ChatTarget(str(source.chat_id), source.thread_id)
-            start_soon(self.nursery, self.sender.notice, target, self.runtime.texts.overloaded)
+            self._notify(inbound, self.runtime.texts.overloaded)
+        except AttachmentRefused as refusal:
+            self._notify(inbound, self.runtime.texts.file_refused.format(error=refusal))
         except ValueError as error:
             log.warning("message %s is skipped: %s", inbound.event_id, error)
         else:
             return True
         return False
+
+    def _notify(self, inbound: Inbound, text: str) -> None:
+        """Tell the sender of a message something, if possible."""
+        target = ChatTarget(str(inbound.source.chat_id), inbound.source.thread_id)
+        start_soon(self.nursery, self.sender.notice, target, text)
 
     # Groups that become supergroups, with a new id
 

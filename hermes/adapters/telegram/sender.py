@@ -15,6 +15,7 @@ from contextlib import suppress
 import attrs
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from hermes.adapters.rate_limit import RateLimiter
 from hermes.adapters.telegram.api import BotApi, Refused, Revoked, Unreachable
@@ -22,11 +23,14 @@ from hermes.adapters.telegram.bot_api_types import Int
 from hermes.adapters.telegram.buttons import Questions, keyboard
 from hermes.adapters.telegram.inbound import GENERAL_TOPIC, owner_of
 from hermes.adapters.telegram.markdown import markdown_v2, visible_text
+from hermes.adapters.telegram.upload import MAX_UPLOAD, Upload, fields_for
 from hermes.adapters.telegram.utf16 import extract
-from hermes.errors import HermesError, MessageRefused, RetryAfter, Unsendable
+from hermes.errors import HermesError, MessageRefused, RetryAfter, UnknownFile, Unsendable
 from hermes.messages import JsonObject, OutboxRow
+from hermes.protocols import FileReader
 from hermes.retry import Backoff
 from hermes.texts import Texts
+from hermes.transcript.attachments import describe
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -43,12 +47,7 @@ MAX_MIGRATIONS = 3
 PERMIT_LIFETIME = 1.0
 """How long a call may be made after the rate limiter has allowed it, in seconds."""
 REVOKED_DELAY = 3600.0
-BAD_REQUEST, FORBIDDEN = 400, 403
-GONE = (
-    "chat not found", "thread not found", "topic_closed", "topic_deleted", "no rights to send",
-    "not enough rights", "chat_write_forbidden",
-)  # fmt: skip
-"""Error descriptions, besides code 403, if nothing can be sent to a chat or topic."""
+BAD_REQUEST, TOO_LARGE = 400, 413
 
 
 class _SentMessage(msgspec.Struct):
@@ -137,6 +136,38 @@ class Sender:
         if is_final:
             self._previews.pop(row.turn_id, None)
 
+    async def send_file(self, row: OutboxRow, file: FileReader) -> None:
+        """Send a file of a reply, or a line that names it if it is too large for Telegram."""
+        if file.file.size > MAX_UPLOAD:
+            text = describe(file.file.part, self._texts.file_too_large)
+            await self.send(replace(row, body={**row.body, "text": text}))
+            return
+        target = _target(row)
+        params = self._reply_parameters(target, row)
+        if row.recovered:
+            params["caption"] = self._mark.strip("_\n")
+        try:
+            await self._send_file(target, params, file)
+        except UnknownFile as error:  # the platform does not have all of it
+            raise RetryAfter(str(error), 0.0) from None
+        except (Revoked, Unreachable, Refused) as error:
+            raise self._delivery_error(error) from None
+        self._backoff.reset()
+
+    async def _send_file(self, target: ChatTarget, params: JsonObject, file: FileReader) -> None:
+        """Send a file as what it is, or as a document if Telegram refuses that."""
+        fields = fields_for(file.file)
+        for field in fields:
+            try:
+                await self._call(f"send{field.title()}", target, params, (field, file))
+            except Refused as refusal:
+                about_file = refusal.code in {BAD_REQUEST, TOO_LARGE} and not refusal.is_gone
+                if field == fields[-1] or not about_file:
+                    raise
+                log.info("a file is sent as a document: %s", refusal)
+            else:
+                return
+
     async def _delete_abandoned(self, row: OutboxRow) -> None:
         """Delete a preview that cannot be edited into the final message."""
         if _is_final(row) and (preview := self._abandoned.pop(row.turn_id, None)):
@@ -149,8 +180,7 @@ class Sender:
             return RetryAfter(str(error), REVOKED_DELAY)
         if isinstance(error, Unreachable):
             return RetryAfter(str(error), self._backoff.next())
-        gone = error.code == FORBIDDEN or any(text in error.why for text in GONE)
-        return Unsendable(str(error)) if gone else MessageRefused(str(error))
+        return Unsendable(str(error)) if error.is_gone else MessageRefused(str(error))
 
     async def _edit_into_final(self, preview: _Preview, text: str) -> bool:
         """Edit a preview into the final message; return False if the preview is gone."""
@@ -166,13 +196,7 @@ class Sender:
         return True
 
     async def _send_text(self, target: ChatTarget, text: str, row: OutboxRow) -> None:
-        params: JsonObject = {}
-        reply_to = str(row.body.get("reply_to"))
-        if target.is_group and not row.part and _NUMBER.fullmatch(reply_to):
-            params["reply_parameters"] = {
-                "message_id": int(reply_to),
-                "allow_sending_without_reply": True,
-            }
+        params = self._reply_parameters(target, row)
         approval = row.body.get("approval")
         if approval is not None:
             params["reply_markup"] = keyboard(
@@ -183,6 +207,14 @@ class Sender:
             with suppress(msgspec.MsgspecError):  # it was sent, whatever the response says
                 message_id = _decode_message(sent).message_id
                 self._questions.asked(approval, (ChatTarget(self._chat(target)), message_id))
+
+    def _reply_parameters(self, target: ChatTarget, row: OutboxRow) -> JsonObject:
+        """Return the message that the first part of a reply in a group replies to."""
+        reply_to = str(row.body.get("reply_to"))
+        if not target.is_group or row.part or not _NUMBER.fullmatch(reply_to):
+            return {}
+        replied = {"message_id": int(reply_to), "allow_sending_without_reply": True}
+        return {"reply_parameters": replied}
 
     async def _call_formatted(
         self, method: str, target: ChatTarget, text: str, params: JsonObject
@@ -197,7 +229,13 @@ class Sender:
             log.warning("a reply is sent without formatting: %s", refusal)
             return await self._call(method, target, {**params, "text": text})
 
-    async def _call(self, method: str, target: ChatTarget, params: JsonObject) -> msgspec.Raw:
+    async def _call(
+        self,
+        method: str,
+        target: ChatTarget,
+        params: JsonObject,
+        file: tuple[str, FileReader] | None = None,
+    ) -> msgspec.Raw:
         """Wait for the rate limiter and call; call again if a group has a new id."""
         for _ in range(MAX_MIGRATIONS):
             chat = self._chat(target)
@@ -207,7 +245,7 @@ class Sender:
             if trio.current_time() - self._permits.pop(target, -math.inf) > PERMIT_LIFETIME:
                 await self._rate_limiter.acquire(chat, group=target.is_group)
             try:
-                return await self._post(method, chat, target, params)
+                return await self._post(method, chat, target, params, file)
             except Refused as refusal:
                 if refusal.migrate_to is None:
                     raise
@@ -218,7 +256,12 @@ class Sender:
         return self._migrations.get(target.chat_id, target.chat_id)
 
     async def _post(
-        self, method: str, chat: str, target: ChatTarget, params: JsonObject
+        self,
+        method: str,
+        chat: str,
+        target: ChatTarget,
+        params: JsonObject,
+        file: tuple[str, FileReader] | None = None,
     ) -> msgspec.Raw:
         """Call without waiting for the rate limiter."""
         thread = None if target.thread_id in {None, GENERAL_TOPIC} else target.thread_id
@@ -226,6 +269,8 @@ class Sender:
         if thread is not None and "message_id" not in params:
             address["message_thread_id"] = int(thread)
         try:
+            if file is not None:
+                return await self._api.upload(method, Upload(*file, {**address, **params}))
             return await self._api.call(method, {**address, **params})
         except RetryAfter as wait:
             self._rate_limiter.pause(wait.seconds, chat)
@@ -346,8 +391,8 @@ def _target(row: OutboxRow) -> ChatTarget:
 
 
 def _is_visible(row: OutboxRow) -> bool:
-    """Return whether the text has anything that Telegram can show."""
-    return bool(visible_text(str(row.body["text"])).strip())
+    """Return whether there is a file, or a text that Telegram can show."""
+    return "file" in row.body or bool(visible_text(str(row.body["text"])).strip())
 
 
 def _is_final(row: OutboxRow) -> bool:

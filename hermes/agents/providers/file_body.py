@@ -36,6 +36,11 @@ async def open_body(body: FileBody) -> BodyStream:
     return BodyStream([*segments, _Bytes(pieces[-1])])
 
 
+def body_around(head: bytes, file: FileReader, tail: bytes) -> BodyStream:
+    """Return a body that is a file as it is, between `head` and `tail`."""
+    return BodyStream([_Bytes(head), _Content(file), _Bytes(tail)])
+
+
 @attrs.frozen
 class _Bytes:
     """A piece of a body that is in memory."""
@@ -73,7 +78,26 @@ class _Base64:
         return base64.b64encode(await _read(self.reader, index * CHUNK, wanted))
 
 
-_Segment: TypeAlias = _Bytes | _Base64
+@attrs.frozen
+class _Content:
+    """A file as it is."""
+
+    reader: FileReader
+
+    @property
+    def size(self) -> int:
+        return self.reader.file.size
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.reader.file.size // CHUNK)
+
+    async def read(self, index: int) -> bytes:
+        wanted = min(CHUNK, self.reader.file.size - index * CHUNK)
+        return await _read(self.reader, index * CHUNK, wanted)
+
+
+_Segment: TypeAlias = _Bytes | _Base64 | _Content
 
 
 class BodyStream:

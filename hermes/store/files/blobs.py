@@ -23,7 +23,7 @@ from collections.abc import (
     Iterator,
 )
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -166,7 +166,9 @@ class BlobWriter:
         self._limit = limit
         self._expected = expected
         self._size = 0
+        self._staging = ExitStack()
         with storing():
+            self._staging.enter_context(folder.staging())
             self._path = folder.new_file()
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             self._file = os.fdopen(descriptor, "w+b", buffering=0)
@@ -198,6 +200,7 @@ class BlobWriter:
             digest = hashlib.file_digest(self._file, "sha256").hexdigest()
             flushed.result()
             self._file.close()
+        self._staging.close()
         return StagedFile(self._path, digest, self._size, media)
 
     def discard(self) -> None:
@@ -206,6 +209,7 @@ class BlobWriter:
             self._file.close()
         with suppress(OSError):
             self._path.unlink()
+        self._staging.close()
 
 
 async def stage_chunks(

@@ -4,7 +4,8 @@ Users write with `say` and similar methods; the messages of the bot are in `chat
 for a day, confirmed by offset, and sent again until then. Time is the server's own and can be
 advanced.
 
-Reading order: `server` (the server), `chats` (chats and messages), `updates` (the update queue),
+Reading order: `server` (the server), `methods` (what a bot does in chats), `chats` (chats and
+messages), `files` and `uploads` (files of users and of the bot), `updates` (the update queue),
 `limits` (flood control), `errors` (error responses and faults).
 """
 
@@ -19,3 +20,4 @@ from hermes.testing.telegram.server import (
     open_telegram as open_telegram,
 )
 from hermes.testing.telegram.updates import DAY as DAY, WEEK as WEEK
+from hermes.testing.telegram.uploads import UploadedFile as UploadedFile

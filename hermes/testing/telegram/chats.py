@@ -10,6 +10,7 @@ import attrs
 from hermes.actors.delivery.split import utf16
 from hermes.messages import JsonObject
 from hermes.testing.telegram.errors import ApiError
+from hermes.testing.telegram.uploads import UploadedFile
 
 ChatType: TypeAlias = Literal["private", "group", "supergroup", "channel"]
 
@@ -30,6 +31,8 @@ class SentMessage:
     """What each button below the message sends, by its text."""
     versions: list[str] = attrs.Factory(list)
     """The texts that it showed before."""
+    file: UploadedFile | None = None
+    """Its file; then `text` is the caption."""
 
 
 @attrs.define
@@ -50,8 +53,13 @@ class Chat:
 
     @property
     def texts(self) -> list[str]:
-        """The texts that the messages of the bot show now."""
-        return [message.text for message in self.messages if not message.deleted]
+        """The texts that the messages of the bot show now, without captions."""
+        return [m.text for m in self.messages if not m.deleted and m.file is None]
+
+    @property
+    def files(self) -> list[UploadedFile]:
+        """The files in the messages of the bot."""
+        return [m.file for m in self.messages if not m.deleted and m.file is not None]
 
     def find(self, message_id: object, purpose: str) -> SentMessage:
         """Return a message of the bot; `purpose` is part of the error if there is none."""

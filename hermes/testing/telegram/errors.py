@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import attrs
 import msgspec
@@ -29,15 +29,26 @@ class ApiError(Exception):
         return json_response(self.code, msgspec.json.encode(body))
 
 
+FaultKind: TypeAlias = Literal[
+    "reset", "502", "slow", "garbage", "429", "404", "truncated", "short", "long", "endless",
+    "gzip", "redirect",
+]  # fmt: skip
+
+
 @attrs.frozen
 class Fault:
     """A fault of one call. `taken`: the call is executed, and only its response is lost.
 
     `method` is the method whose next call fails; None means any. `seconds` is a delay before the
     fault; a `slow` call is delayed and then succeeds.
+
+    The method "file" is the download of a file, which has more kinds of faults: the connection
+    closes in the middle (`truncated`), the file is one byte `short` or too `long`, or `endless`, it
+    is compressed (`gzip`), or elsewhere (`redirect`). The method "upload" is the body of the next
+    call with a file: the connection is closed while it is received.
     """
 
-    kind: Literal["reset", "502", "slow", "garbage"] = "reset"
+    kind: FaultKind = "reset"
     taken: bool = False
     method: str | None = None
     seconds: float = 0.0
@@ -48,6 +59,10 @@ class Fault:
             return Response(complete=False)
         if self.kind == "garbage":
             return json_response(200, b'{"ok":true,"resu')
+        if self.kind == "429":
+            return ApiError(429, "Too Many Requests", {"retry_after": 1}).response()
+        if self.kind == "404":
+            return ApiError(404, "Not Found").response()
         page = b"<html><head><title>502 Bad Gateway</title></head></html>"
         return json_response(502, page, "text/html")
 

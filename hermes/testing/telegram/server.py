@@ -10,40 +10,35 @@ from typing import Any
 import msgspec
 import trio
 
-from hermes.actors.delivery.split import utf16
 from hermes.background import open_background
 from hermes.messages import JsonObject
 from hermes.testing.loopback import Request, Response, serve_http
-from hermes.testing.markdown_v2 import CannotParse, parse
-from hermes.testing.telegram.chats import Chat, ChatType, SentMessage, buttons_of, entities_of
+from hermes.testing.telegram.chats import Chat, ChatType, entities_of
 from hermes.testing.telegram.errors import ApiError, Fault, json_response
 from hermes.testing.telegram.limits import NO_LIMITS, FloodControl, Limits
+from hermes.testing.telegram.methods import BotMethods
 from hermes.testing.telegram.updates import UpdateQueue, wait_any
+from hermes.testing.telegram.uploads import FormFilter
 
-MAX_LENGTH = 4096
 TOKEN = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
 """The example token of the Bot API's documentation; it is not valid anywhere."""
-_NOT_MODIFIED = (
-    "Bad Request: message is not modified: specified new message content and reply markup are "
-    "exactly the same as a current content and reply markup of the message"
-)
 _OTHER_POLLER = (
     "Conflict: terminated by other getUpdates request; make sure that only one bot instance is "
     "running"
 )
 
 
-class LoopbackTelegram:
+class LoopbackTelegram(BotMethods):
     """A Bot API server for one bot; use `open_telegram`."""
 
     def __init__(self, *, token: str, username: str, limits: Limits, seed: int) -> None:
+        super().__init__(FloodControl(limits))
         self.url: str = ""
         self.token: str = token
         self.me: JsonObject = {
             "id": int(token.partition(":")[0]), "is_bot": True, "first_name": "Hermes",
             "username": username,
         }  # fmt: skip
-        self.chats: dict[int, Chat] = {}
         self.calls: list[tuple[str, JsonObject]] = []
         self.counts: Counter[str] = Counter()
         """Calls by method."""
@@ -51,17 +46,9 @@ class LoopbackTelegram:
         """Calls by method that failed because of a `Fault`."""
         self.conflicts: int = 0
         """How many polls were ended by another poll."""
-        self.flood_control: FloodControl = FloodControl(limits)
         self.up: bool = True
-        self.refuse_formatting = False
-        """Whether every parse mode is refused."""
-        self.commands: list[str] = []
-        """The menu of commands."""
-        self.answered_queries: list[str] = []
-        """The ids of pressed buttons that the bot has confirmed."""
         self._time_offset = 0.0
         self._updates = UpdateQueue(seed)
-        self._next_message_id = 1
         self._faults: list[Fault] = []
         self._poller: trio.Event | None = None
         """Set to end the current poll."""
@@ -107,7 +94,7 @@ class LoopbackTelegram:
     ) -> int:  # fmt: skip
         """Let a user send any message, or edit one if `message_id` is given; returns the id."""
         chat = self.chats.get(chat_id) or self.private(chat_id)
-        number = self._new_message_id() if message_id is None else message_id
+        number = self.new_message_id() if message_id is None else message_id
         author = chat_id if user_id is None and chat.type == "private" else user_id
         message: JsonObject = {
             "message_id": number, "date": int(self.now), "chat": chat.as_json(),
@@ -124,7 +111,7 @@ class LoopbackTelegram:
         chat = self.chats[chat_id]
         message = chat.find(message_id, "press")
         author = chat_id if user_id is None else user_id
-        query_id = str(self._new_message_id())
+        query_id = str(self.new_message_id())
         body = {
             "id": query_id,
             "from": {"id": author, "is_bot": False, "first_name": f"user {author}"},
@@ -205,7 +192,7 @@ class LoopbackTelegram:
         port = 0
         while True:
             if self.up:
-                async with serve_http(self.respond, port) as port:
+                async with serve_http(self.respond, port, new_filter=self._new_filter) as port:
                     self.url = f"http://127.0.0.1:{port}"
                     task_status.started()
                     self._switched.set()
@@ -234,8 +221,13 @@ class LoopbackTelegram:
         finally:
             self._notify()
 
+    def _new_filter(self) -> FormFilter:
+        return FormFilter(is_cut=lambda: self._next_fault("upload") is not None)
+
     async def _respond(self, request: Request) -> Response:
         await trio.lowlevel.checkpoint()
+        if request.path.startswith("/file/"):
+            return await self._respond_file(request)
         _, bot, method = [*request.path.split("/"), "", ""][:3]
         fault = self._next_fault(method)
         if fault is not None and not fault.taken:
@@ -255,9 +247,22 @@ class LoopbackTelegram:
                 return fault.response()
         return json_response(200, b'{"ok":true,"result":%s}' % result)
 
+    async def _respond_file(self, request: Request) -> Response:
+        """Send a file, or a part of it."""
+        _, _, bot, path = request.path.split("/", 3)
+        self.counts["file"] += 1
+        self._notify()
+        if bot != f"bot{self.token}":
+            return ApiError(401, "Unauthorized").response()
+        fault = self._next_fault("file")
+        if fault is not None:
+            self.broken["file"] += 1
+            await trio.sleep(fault.seconds)
+        return self.files.response(path, request.headers, fault)
+
     def _next_fault(self, method: str) -> Fault | None:
         for index, fault in enumerate(self._faults):
-            if fault.method in {None, method}:
+            if fault.method == method or (fault.method is None and method != "upload"):
                 return self._faults.pop(index)
         return None
 
@@ -269,39 +274,9 @@ class LoopbackTelegram:
         self.counts[method] += 1
         if method == "getUpdates":
             return await self._get_updates(params)
-        known = {
-            "getMe": lambda _: self.me,
-            "sendMessage": self._send_message,
-            "editMessageText": self._edit_message,
-            "deleteMessage": self._delete_message,
-            "editMessageReplyMarkup": self._edit_buttons,
-            "answerCallbackQuery": self._answer_query,
-            "setMyCommands": self._set_commands,
-            "sendChatAction": self._chat_action,
-        }
-        if method not in known:
-            raise ApiError(404, "Not Found")
-        return msgspec.json.encode(known[method](params))
-
-    def _delete_message(self, params: JsonObject) -> bool:
-        self._chat(params).find(params.get("message_id"), "delete").deleted = True
-        return True
-
-    def _edit_buttons(self, params: JsonObject) -> bool:
-        self._chat(params).find(params.get("message_id"), "edit").buttons = buttons_of(params)
-        return True
-
-    def _answer_query(self, params: JsonObject) -> bool:
-        self.answered_queries.append(str(params.get("callback_query_id")))
-        return True
-
-    def _set_commands(self, params: JsonObject) -> bool:
-        self.commands = [str(each["command"]) for each in params["commands"]]
-        return True
-
-    def _chat_action(self, params: JsonObject) -> bool:
-        self._chat(params).typing += 1
-        return True
+        if method == "getMe":
+            return msgspec.json.encode(self.me)
+        return msgspec.json.encode(self.method(method, params))
 
     async def _get_updates(self, params: JsonObject) -> bytes:
         if self._poller is not None:
@@ -322,67 +297,6 @@ class LoopbackTelegram:
             if self._poller is ended:
                 self._poller = None
         return self._updates.first(max(1, min(100, params.get("limit", 100))))
-
-    # Messages
-
-    def _chat(self, params: JsonObject) -> Chat:
-        chat = self.chats.get(int(params.get("chat_id", 0)))
-        if chat is None:
-            raise ApiError(400, "Bad Request: chat not found")
-        if chat.moved_to is not None:
-            raise ApiError(
-                400,
-                "Bad Request: group chat was upgraded to a supergroup chat",
-                {"migrate_to_chat_id": chat.moved_to},
-            )
-        if chat.gone is not None:
-            raise ApiError(403, f"Forbidden: {chat.gone}")
-        return chat
-
-    def _send_message(self, params: JsonObject) -> JsonObject:
-        chat = self._chat(params)
-        self.flood_control.check(chat, self.now)
-        thread = params.get("message_thread_id")
-        if thread is not None and thread not in chat.topics:
-            raise ApiError(400, "Bad Request: message thread not found")
-        text = self._text(params)
-        reply_to = params.get("reply_parameters", {}).get("message_id")
-        parsed = params.get("parse_mode") is not None
-        message = SentMessage(
-            self._new_message_id(), text, thread, reply_to, self.now, parsed,
-            buttons=buttons_of(params),
-        )  # fmt: skip
-        chat.messages.append(message)
-        return {"message_id": message.message_id, "chat": chat.as_json(), "text": text}
-
-    def _edit_message(self, params: JsonObject) -> JsonObject:
-        chat = self._chat(params)
-        self.flood_control.check(chat, self.now)
-        message = chat.find(params.get("message_id"), "edit")
-        text = self._text(params)
-        parsed = params.get("parse_mode") is not None
-        if (message.text, message.parsed) == (text, parsed):
-            raise ApiError(400, _NOT_MODIFIED)
-        message.versions.append(message.text)
-        message.text, message.parsed = text, parsed
-        return {"message_id": message.message_id, "chat": chat.as_json(), "text": text}
-
-    def _text(self, params: JsonObject) -> str:
-        text = str(params.get("text", ""))
-        if params.get("parse_mode") == "MarkdownV2":
-            try:
-                text, _ = parse("*" if self.refuse_formatting else text)
-            except CannotParse as error:
-                raise ApiError(400, f"Bad Request: can't parse entities: {error}") from None
-        if not text.strip():
-            raise ApiError(400, "Bad Request: message text is empty")
-        if utf16(text) > MAX_LENGTH:
-            raise ApiError(400, "Bad Request: message is too long")
-        return text
-
-    def _new_message_id(self) -> int:
-        self._next_message_id += 1
-        return self._next_message_id - 1
 
 
 @asynccontextmanager

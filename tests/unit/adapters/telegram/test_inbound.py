@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 
 from hermes.adapters.telegram import GroupPolicy
 from hermes.adapters.telegram.bot_api_types import Update, User, decode_updates
-from hermes.adapters.telegram.inbound import Ignored, inbound_of
+from hermes.adapters.telegram.inbound import Ignored, inbound_of, post_of
+from hermes.adapters.telegram.media import file_of
 from hermes.messages import Inbound, Source
 
 BOT = User(id=42, is_bot=True, username="Hermes_Bot")
@@ -192,24 +193,50 @@ def test_channels_and_anonymous_admins_are_their_own_authors():
     assert inbound(**admin, **marked("@hermes_bot hi")).source.user_id == "-100"
 
 
-def test_attachments_become_references_and_labels_in_the_text():
+def test_a_message_with_a_file_has_its_caption_as_text():
     photo = [{"file_id": "small", "file_size": 10}, {"file_id": "big", "file_size": 99}]
     found = inbound(photo=photo, caption="look", media_group_id="g")
-    assert found.text == "[photo] look"
-    assert found.linger == 1.0
-    assert found.parts == (
-        {"type": "image", "ref": "telegram:big", "label": "photo", "mime": "image/jpeg", "size": 99,
-         "caption": "look"},
-    )  # fmt: skip
-    file = {"file_id": "f", "file_name": "a]b.pdf", "mime_type": "application/pdf"}
-    assert inbound(document=file).text == "[document a b.pdf]"
-    both = inbound(document=file, animation=file)
-    assert [part["type"] for part in both.parts] == ["video"]
+    assert (found.text, found.parts, found.linger) == ("look", None, 1.0)
+    assert inbound(document={"file_id": "f"}).text == ""
     assert inbound(sticker={"file_id": "s", "emoji": "😀"}).text == "[sticker 😀]"
-    assert inbound(voice={"file_id": "v"}).parts[0]["type"] == "voice"
     assert inbound(location={"latitude": 1.5, "longitude": 2}).text == "[location 1.50000, 2.00000]"
     assert inbound(contact={"phone_number": "+1", "first_name": "Bo"}).text == "[contact Bo +1]"
     assert inbound(dice={"value": 6}) == Ignored("no content")
+
+
+def test_a_file_that_is_not_downloaded_is_named_in_the_text():
+    video = {"file_id": "v", "file_name": "a]b.mp4", "file_size": 45_000_000}
+    assert inbound(video=video, caption="see").text == "[video a b.mp4, 45 MB: it is too large] see"
+    moving = {"file_id": "s", "emoji": "😀", "is_animated": True}
+    assert inbound(sticker=moving).text == "[sticker 😀: it is animated]"
+
+
+def test_the_context_of_a_file_without_caption_has_no_space_at_its_end():
+    photo = {"photo": [{"file_id": "p"}]}
+    assert inbound(**photo, **FORWARDED).text == "(forwarded)"
+    found = inbound(policy=GroupPolicy(shared=True, groups="all"), chat=GROUP, **photo)
+    assert found.text == "Anna B.:"
+
+
+def test_the_caption_of_a_file_is_not_a_command():
+    photo = {"photo": [{"file_id": "p"}], "caption": "/new"}
+    assert (inbound(**photo).text, inbound(**photo).command) == ("/new", False)
+    assert isinstance(inbound(chat=GROUP, **photo), Ignored)
+
+
+def test_a_reply_to_a_picture_says_so():
+    picture = {"message_id": 3, "from": ANNA, "photo": [{"file_id": "p"}]}
+    text = inbound(text="what is it?", reply_to_message=picture).text
+    assert text == '[In reply to Anna B.: "[photo]"]\nwhat is it?'
+    captioned = {**picture, "caption": "at noon"}
+    text = inbound(text="where?", reply_to_message=captioned).text
+    assert text == '[In reply to Anna B.: "[photo] at noon"]\nwhere?'
+
+
+def test_an_edited_caption_is_submitted_with_its_file():
+    fields = {"photo": [{"file_id": "p"}], "caption": "better"}
+    found = inbound(kind="edited_message", policy=GroupPolicy(edits=True), **fields)
+    assert (found.text, found.edits) == ("(edited) better", "5")
 
 
 def test_a_text_that_the_client_has_split_waits_longer_for_the_rest():
@@ -226,8 +253,8 @@ def test_an_album_is_addressed_by_the_picture_that_mentions_the_bot():
     }
     fields = {"chat": GROUP, "photo": photo, "media_group_id": "g", "albums": albums}
     assert isinstance(inbound(**fields), Ignored)
-    assert inbound(**fields, **caption).text == "[photo] look"
-    assert inbound(**fields).text == "[photo]"
+    assert inbound(**fields, **caption).text == "look"
+    assert inbound(**fields).text == ""
     assert isinstance(inbound(**{**fields, "media_group_id": "h"}), Ignored)
 
 
@@ -301,7 +328,7 @@ def test_any_list_of_updates_is_converted_or_skipped(updates, policy):
             found = inbound_of(each, BOT, policy, set())
             assert isinstance(found, Ignored | Inbound)
             if isinstance(found, Inbound):
-                assert found.text
+                assert found.text or file_of(post_of(each)[0])[0] is not None
                 assert found.source.user_id
                 assert found.session_key.startswith("agent:main:telegram:")
 
