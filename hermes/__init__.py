@@ -163,6 +163,7 @@ if TYPE_CHECKING:
         Titler as Titler,
         TitleRequest as TitleRequest,
         ToolInfo as ToolInfo,
+        Transcriber as Transcriber,
         Turn as Turn,
         TurnRuntime as TurnRuntime,
     )
@@ -200,8 +201,8 @@ _NAMES = {
     "StoredFile StoredMessage Title ToolCall TurnResult Usage WaitingMessage WhenBusy",
     "protocols": "Adapter Agent AgentCatalog AgentChoice Build Compressor Describe FileReader "
     "HasAccount HasLimit HasLocal OwnConversation RunsOnTrio ServerInfo Summary SummaryRequest "
-    "SupportsAbandon SupportsAclose SupportsFiles SupportsReady TitleRequest Titler ToolInfo Turn "
-    "TurnRuntime",
+    "SupportsAbandon SupportsAclose SupportsFiles SupportsReady TitleRequest Titler ToolInfo "
+    "Transcriber Turn TurnRuntime",
     "session_keys": "session_key",
     "texts": "Texts",
 }

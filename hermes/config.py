@@ -130,6 +130,8 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Unanswered messages that a conversation may have; further ones are refused."""
     turn_timeout: Seconds = 1800.0
     """Seconds after which a turn is stopped and counts as failed."""
+    transcription_timeout: Seconds = 120.0
+    """Seconds after which the transcription of an audio file is given up; the turn continues."""
     commit_timeout: Delay = 30.0
     """Seconds to retry the commit of a turn while the disk is full or the database is locked."""
     close_timeout: Delay = 10.0

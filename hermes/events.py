@@ -61,6 +61,8 @@ class ToolFinished(Event, frozen=True):
     call_id: str
     content: str
     failed: bool = False
+    parts: tuple[JsonObject, ...] = ()
+    """The files that the tool has returned to the model, as parts of the row with the result."""
 
 
 class Retrying(Event, frozen=True):

@@ -19,8 +19,9 @@ MAX_FOLDER = 15
 GETATTR = {
     "hermes/_lazy.py": "names of a package that are imported on first use",
     "hermes/actors/session/agent_cache.py": "what a user's builder returned",
-    "hermes/agents/tools/toolbox.py": "the name of a user's function; a partial has none",
+    "hermes/agents/tools/definitions.py": "the name of a user's function; a partial has none",
     "hermes/embed/agent.py": "what a user passed as agent= or build_agent=",
+    "hermes/embed/transcriber.py": "what a user passed as transcriber=",
     "hermes/run/references.py": "an attribute that the configuration names",
     "hermes/store/hooks.py": "the name of a user's hook; a callable object has none",
 }

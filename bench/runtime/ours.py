@@ -20,7 +20,7 @@ from bench.store.ours import check_connection
 from hermes import Runtime, open_runtime
 from hermes.agents import chat_agents
 from hermes.agents.chat import ChatAgent
-from hermes.agents.providers.base import Completion, Delta, Endpoint
+from hermes.agents.providers.base import Completion, Delta, Endpoint, FileBody
 from hermes.agents.providers.openai_chat import OpenAIChat
 from hermes.config import Config
 from hermes.messages import Message
@@ -127,7 +127,9 @@ def used_bytes(path: Path) -> int:
 class ReplyAtOnce(OpenAIChat):
     """A provider without the network."""
 
-    async def complete(self, body: bytes, on_delta: Callable[[Delta], None]) -> Completion:
+    async def complete(
+        self, body: bytes | FileBody, on_delta: Callable[[Delta], None]
+    ) -> Completion:
         await trio.lowlevel.checkpoint()
         return Completion(Message("assistant", text(0, 1)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import trio
 from msgspec.structs import replace
@@ -28,6 +28,9 @@ CONCURRENCY = 4
 SECONDS = 60.0
 LENGTH = 80
 _MARKS = " \t#*_`\"'“”„«»"
+
+
+PublishTitle: TypeAlias = Callable[[str, int | None, TitleChanged], None]
 
 
 class WrongTitle(HermesError):
@@ -54,7 +57,7 @@ class AutoTitler:
         nursery: trio.Nursery,
         store: Store,
         titler: Titler,
-        publish: Callable[[str, int | None, TitleChanged], None],
+        publish: PublishTitle,
         redact: Callable[[str], str] = str,
     ) -> None:
         self._nursery = nursery
@@ -144,3 +147,14 @@ def shorten(text: str) -> str:
 
 def _bare(line: str) -> str:
     return line.strip(_MARKS).rstrip(".").strip(_MARKS)
+
+
+def auto_titler(
+    titler: Titler | None,
+    nursery: trio.Nursery,
+    store: Store,
+    publish: PublishTitle,
+    redact: Callable[[str], str],
+) -> AutoTitler | None:
+    """Return what titles new conversations, if there is a titler."""
+    return None if titler is None else AutoTitler(nursery, store, titler, publish, redact)

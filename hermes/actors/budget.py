@@ -55,3 +55,8 @@ def with_calls(totals: CostTotals, calls: Sequence[Usage]) -> CostTotals:
     return CostTotals(
         totals.session + more, totals.principal + more, totals.day + more, totals.payer
     )
+
+
+def in_background(calls: Sequence[Usage]) -> Sequence[Usage]:
+    """Return the calls of a turn in the background, with that purpose."""
+    return [replace(use, purpose="background") if use.purpose == "turn" else use for use in calls]

@@ -62,6 +62,9 @@ COMMANDS: Mapping[str, Command] = {
     "whoami": Command("now", "guest"),
     "pair": Command("waits", "operator"),
     "unpair": Command("waits", "operator"),
+    "attach": Command("now", platform="console"),
+    "detach": Command("now", platform="console"),
+    "save": Command("now", platform="console"),
     "quit": Command("now", "guest", platform="console"),
     "start": Command("now", "guest", platform="telegram"),
 }

@@ -19,9 +19,13 @@ from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.config import Config
 from hermes.errors import ActorStopped
-from hermes.protocols import AgentCatalog, Build, Describe, Store, TurnRuntime
+from hermes.protocols import AgentCatalog, Build, Describe, Store, Transcriber, TurnRuntime
 from hermes.redaction import Redactor
 from hermes.texts import ENGLISH, Texts
+
+
+def _cache_limits(config: Config) -> CacheLimits:
+    return CacheLimits(config.max_agents, config.transcript_bytes)
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -37,10 +41,14 @@ class RuntimeContext:
     """For work that outlives a step of an actor: concurrent commands, closing agents."""
     metrics: RuntimeMetrics
     bus: EventBus
-    caches: CacheLimits
+    caches: CacheLimits = attrs.field(
+        init=False, default=attrs.Factory(lambda self: _cache_limits(self.config), takes_self=True)
+    )
     """What all conversations together keep in memory."""
     in_flight: InFlightUsage = attrs.Factory(InFlightUsage)
     auto_titler: AutoTitler | None = None
+    transcriber: Transcriber | None = None
+    """Turns voice into text before a turn."""
     admission: Admission | None = None
     """Access control; None if the host decides who may use the runtime."""
     redact: Redactor | None = None

@@ -19,8 +19,7 @@ from hermes.actors.admission.options import (
     require_valid,
     takes_options,
 )
-from hermes.actors.auto_title import AutoTitler
-from hermes.actors.cache_limits import CacheLimits
+from hermes.actors.auto_title import auto_titler
 from hermes.actors.compression.compressor import SessionCompressor
 from hermes.actors.context import RuntimeContext
 from hermes.actors.conversation import Conversation
@@ -40,6 +39,7 @@ from hermes.errors import HermesError
 from hermes.events import MessageAccepted
 from hermes.messages import Approval, Attachment, Inbound, Receipt, Reply, Source, StoredMessage
 from hermes.protocols import Adapter, AgentCatalog, Build, Compressor, Describe, Store, Titler
+from hermes.protocols.agent import Transcriber
 from hermes.redaction import Redact, as_redactor
 from hermes.session_keys import require_encodable
 from hermes.texts import ENGLISH, Texts
@@ -315,6 +315,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
     config: Config,
     compressor: Compressor | None = None,
     titler: Titler | None = None,
+    transcriber: Transcriber | None = None,
     adapters: Iterable[Adapter] = (),
     access: AccessPolicy | None = None,
     redact: Redact | None = None,
@@ -337,8 +338,8 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             nursery=nursery,
             metrics=metrics,
             bus=bus,
-            caches=CacheLimits(config.max_agents, config.transcript_bytes),
-            auto_titler=_auto_titler(titler, nursery, store, bus, clean),
+            auto_titler=auto_titler(titler, nursery, store, bus.publish, clean),
+            transcriber=transcriber,
             admission=None if access is None else Admission(store, access, texts=texts),
             redact=None if redact is None else as_redactor(redact),
             texts=texts,
@@ -353,17 +354,10 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             start_soon(nursery, task)
         try:
             with store.subscribe(on_accepted=supervisor.deliver, on_outbox=dispatcher.offer):
-                await nursery.start(supervisor.run)
-                async with _drained(supervisor, started):
+                async with _started(supervisor, nursery, started):
                     yield runtime
         finally:
             until_memory(lambda: bus.close(context.stop_error()))
-
-
-def _auto_titler(
-    titler: Titler | None, nursery: trio.Nursery, store: Store, bus: EventBus, clean: Redact
-) -> AutoTitler | None:
-    return None if titler is None else AutoTitler(nursery, store, titler, bus.publish, clean)
 
 
 @asynccontextmanager
@@ -382,8 +376,14 @@ async def _ending() -> AsyncIterator[list[Supervisor]]:
 
 
 @asynccontextmanager
-async def _drained(supervisor: Supervisor, started: list[Supervisor]) -> AsyncIterator[None]:
-    """Drain after the block; if it failed or was cancelled, wait for the hooks only."""
+async def _started(
+    supervisor: Supervisor, nursery: trio.Nursery, started: list[Supervisor]
+) -> AsyncIterator[None]:
+    """Start a supervisor, and drain it after the block.
+
+    If the block failed or was cancelled, wait for the hooks only.
+    """
+    await nursery.start(supervisor.run)
     started.append(supervisor)
     try:
         yield

@@ -2,7 +2,8 @@
 
 - `chat_agents` opens a `ChatAgents` factory for a model `Endpoint`; `tool` and `Toolbox` make tools
   of functions; `Spending`, `Price` and `Budgets` limit the cost; `Retries` configures retries.
-- `ModelCompressor` and `ModelTitler` write summaries and titles with a model.
+- `ModelCompressor` and `ModelTitler` write summaries and titles with a model; `open_transcriber`
+  opens a `ModelTranscriber` for voice messages.
 - `blocking_agent` and `asyncio_agent` run functions in threads and on asyncio.
 - `OfflineAgent` answers without a model.
 
@@ -33,18 +34,21 @@ if TYPE_CHECKING:
     from hermes.agents.offline import OfflineAgent as OfflineAgent
     from hermes.agents.providers.base import (
         Endpoint as Endpoint,
+        FileBody as FileBody,
         Provider as Provider,
         ProviderError as ProviderError,
         Secret as Secret,
     )
     from hermes.agents.providers.retries import Retries as Retries
+    from hermes.agents.remote_runtime import LoopFile as LoopFile, ThreadFile as ThreadFile
     from hermes.agents.remote_turns import LoopTurn as LoopTurn, ThreadTurn as ThreadTurn
     from hermes.agents.titler import ModelTitler as ModelTitler
-    from hermes.agents.tools.toolbox import (
-        Tool as Tool,
-        Toolbox as Toolbox,
-        ToolOutcome as ToolOutcome,
-        tool as tool,
+    from hermes.agents.tools.definitions import Tool as Tool, tool as tool
+    from hermes.agents.tools.outputs import ToolOutcome as ToolOutcome, ToolOutput as ToolOutput
+    from hermes.agents.tools.toolbox import Toolbox as Toolbox
+    from hermes.agents.transcriber import (
+        ModelTranscriber as ModelTranscriber,
+        open_transcriber as open_transcriber,
     )
 
 # `import hermes.agents` does not load an HTTP client.
@@ -55,11 +59,15 @@ _NAMES = {
     "compressor": "ModelCompressor",
     "factory": "ChatAgents chat_agents",
     "offline": "OfflineAgent",
-    "providers.base": "Endpoint Provider ProviderError Secret",
+    "providers.base": "Endpoint FileBody Provider ProviderError Secret",
     "providers.retries": "Retries",
+    "remote_runtime": "LoopFile ThreadFile",
     "remote_turns": "LoopTurn ThreadTurn",
     "titler": "ModelTitler",
-    "tools.toolbox": "Tool ToolOutcome Toolbox tool",
+    "transcriber": "ModelTranscriber open_transcriber",
+    "tools.definitions": "Tool tool",
+    "tools.outputs": "ToolOutcome ToolOutput",
+    "tools.toolbox": "Toolbox",
 }
 if not TYPE_CHECKING:
     __all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above

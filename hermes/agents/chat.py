@@ -28,7 +28,7 @@ from hermes.agents.turn_texts import texts_of
 from hermes.background import start_soon
 from hermes.errors import ContextOverflow
 from hermes.events import AssistantMessage, Retrying, TextDelta, ToolFinished, ToolStarted
-from hermes.messages import Message, ToolCall, TurnResult
+from hermes.messages import Message, StoredFile, ToolCall, TurnResult
 from hermes.protocols import Agent, RunsOnTrio, SupportsAclose, Turn
 from hermes.sanitize import scrub
 from hermes.texts import Texts
@@ -93,11 +93,17 @@ class _Progress:
 
     messages: TurnMessages
     rows: list[Message] = attrs.Factory(list)
+    files: dict[str, StoredFile] = attrs.Factory(dict)
+    """The files of tools that the user gets, by id."""
     api_calls: int = 0
 
     def add(self, rows: Sequence[Message]) -> None:
         self.rows += rows
         self.messages.add(rows)
+
+    def keep(self, files: Sequence[StoredFile]) -> None:
+        """Send files to the user with the answer, each once."""
+        self.files |= {file.id: file for file in files}
 
     def result(self, completion: Completion, turn: Turn) -> TurnResult:
         if completion.damaged:
@@ -110,6 +116,7 @@ class _Progress:
             partial=completion.truncated or completion.damaged,
             error=texts_of(turn).truncated if no_answer else None,
             api_calls=self.api_calls,
+            files=[*self.files.values()],
         )
 
     def failure(self, error: str) -> TurnResult:
@@ -124,6 +131,7 @@ class _Progress:
             failed=True,
             error=why,
             api_calls=self.api_calls,
+            files=[*self.files.values()],
         )
 
 
@@ -239,7 +247,7 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
     async def _run_tools(self, turn: Turn, completion: Completion, progress: _Progress) -> None:
         """Run the tool calls of a message concurrently; the results keep the order of the calls."""
         message = completion.message
-        results: dict[int, Message] = {}
+        results: dict[int, tuple[Message, Sequence[StoredFile]]] = {}
         # A truncated call may still be valid JSON, with arguments missing.
         truncated = len(message.tool_calls) - 1 if completion.truncated else None
 
@@ -249,8 +257,10 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
             else:
                 outcome = await self._tools.run(call, turn)
             content = scrub(outcome.content)
-            turn.emit(ToolFinished(call.id, content, outcome.failed))
-            results[index] = Message("tool", content, tool_call_id=call.id, tool_name=call.name)
+            turn.emit(ToolFinished(call.id, content, outcome.failed, outcome.parts))
+            row = Message("tool", content, tool_call_id=call.id, tool_name=call.name)
+            row = replace(row, parts=outcome.parts) if outcome.parts else row
+            results[index] = row, outcome.files
 
         # If the turn fails or is interrupted, its rows are built from these events, so they are
         # emitted in the order of the message and not in the order in which the tasks start.
@@ -260,7 +270,9 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         async with trio.open_nursery() as nursery:
             for index, call in enumerate(message.tool_calls):
                 start_soon(nursery, run, index, call)
-        progress.add([message, *(results[index] for index in sorted(results))])
+        finished = [results[index] for index in sorted(results)]
+        progress.add([message, *(row for row, _ in finished)])
+        progress.keep([file for _, files in finished for file in files])
         if steered := turn.steered():
             progress.add(steered)
 

@@ -20,6 +20,7 @@ from hermes.events import AgentEvent, Steered, TextDelta, ToolFinished, ToolStar
 from hermes.messages import Message, ToolCall, TurnResult
 from hermes.protocols import Agent, RunsOnTrio, Turn
 from hermes.sanitize import one_line, shorten
+from hermes.transcript.attachments import as_text
 from hermes.transcript.rows import rows_from_events
 
 INTRODUCTION = "I am the offline agent of Hermes; no model is connected."
@@ -114,7 +115,7 @@ class _Answer:
         """Return the messages that arrived since the last call."""
         messages = self.turn.steered()
         self.events += [Steered(message) for message in messages]
-        return [message.content or "" for message in messages]
+        return [as_text(message) for message in messages]
 
     def result(self) -> TurnResult:
         """Return the result of the turn, with steered messages where they were read."""
@@ -145,7 +146,7 @@ class OfflineAgent(Agent, RunsOnTrio):
 
     async def run(self, turn: Turn, /) -> TurnResult:
         """Answer each message, including those that arrive meanwhile."""
-        answer = _Answer(turn, [message.content or "" for message in turn.input])
+        answer = _Answer(turn, [as_text(message) for message in turn.input])
         while answer.waiting:
             await self._reply(answer, answer.waiting.pop(0))
             answer.waiting += answer.steered()

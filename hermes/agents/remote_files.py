@@ -11,6 +11,7 @@ import outcome
 import trio
 from msgspec.structs import replace
 
+from hermes.agents.crossing import thread_context
 from hermes.agents.threads import HostLoop, ThreadResult, start_task
 from hermes.messages import Attachment, TurnResult
 
@@ -86,7 +87,7 @@ class _LoopReader:
     async def next(self) -> bytes | None:
         """Return the next chunk, or None at the end; cancelled here, the task is cancelled."""
         wanted: ThreadResult[bytes | None] = ThreadResult()
-        self._host.loop.call_soon_threadsafe(self._want, wanted)
+        self._host.loop.call_soon_threadsafe(self._want, wanted, context=thread_context())
         return await wanted.wait(self._stop, self._host.grace_period)
 
     async def close(self) -> None:
@@ -105,7 +106,8 @@ class _LoopReader:
             self._task.add_done_callback(self._on_done)
 
     async def _read(self) -> None:
-        self._wanted.finish(await outcome.acapture(self._read_all))
+        result = await outcome.acapture(self._read_all)
+        self._wanted.finish(result)  # the latest one
 
     async def _read_all(self) -> bytes | None:
         try:

@@ -81,7 +81,7 @@ class RemoteTurn:
 
     @property
     def text(self) -> str:
-        """The input as one text."""
+        """The input as one text, with a line such as `[image cat.png, 12 kB]` for each file."""
         return self._turn.text
 
     @property

@@ -23,10 +23,10 @@ from hermes.agents.providers.base import (
     ProviderError,
     Unavailable,
 )
-from hermes.cli.model_calls import call_model
+from hermes.cli.model_calls import call_model, call_transcriber
 from hermes.config import MAX_WAL_BYTES, data_path
 from hermes.errors import ContextOverflow, HermesError, RetryAfter, StoreError
-from hermes.run.agent_setup import endpoint_of, host_of, open_mcp
+from hermes.run.agent_setup import endpoint_of, host_of, open_mcp, transcriber_endpoint
 from hermes.run.configuration import Configuration
 from hermes.run.references import resolve_secret
 from hermes.settings import Problem, Settings
@@ -179,6 +179,20 @@ async def model(settings: Settings) -> Finding:
     except (ProviderError, ContextOverflow) as error:
         return Finding("model", f"{where}: {error}{_model_advice(error)}", ok=False)
     return Finding("model", f"{where} answered in {seconds:.1f} seconds")
+
+
+async def transcriber(settings: Settings) -> list[Finding]:
+    """Have a second of silence transcribed."""
+    if settings.transcriber is None:
+        return []
+    endpoint = transcriber_endpoint(settings.transcriber)
+    where = f"{endpoint.model} at {host_of(endpoint)}"
+    try:
+        seconds = await call_transcriber(endpoint)
+    except (ProviderError, ContextOverflow) as error:
+        advice = _model_advice(error).replace("[agent]", "[transcriber]")
+        return [Finding("transcriber", f"{where}: {error}{advice}", ok=False)]
+    return [Finding("transcriber", f"{where} answered in {seconds:.1f} seconds")]
 
 
 def _model_advice(error: ProviderError | ContextOverflow) -> str:

@@ -78,5 +78,6 @@ def _findings(configuration: Configuration, *, offline: bool) -> Iterator[Findin
         yield Finding("network", "not checked, because of --offline")
     else:
         yield trio.run(checks.model, settings)
+        yield from trio.run(checks.transcriber, settings)
         yield from trio.run(checks.mcp_servers, settings)
         yield from trio.run(checks.platforms, settings)

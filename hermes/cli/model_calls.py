@@ -1,7 +1,11 @@
-"""Calls to a model that show whether it can be used: one answer, and the list of models."""
+"""Calls to a model that show whether it can be used: an answer, a transcript, a list of models."""
 
 from __future__ import annotations
 
+import io
+import wave
+
+import attrs
 import httpx2
 import msgspec
 import trio
@@ -10,7 +14,9 @@ from hermes.agents.factory import Protocol
 from hermes.agents.providers.anthropic_messages import VERSION, AnthropicMessages
 from hermes.agents.providers.base import Endpoint
 from hermes.agents.providers.openai_chat import OpenAIChat
-from hermes.messages import Message
+from hermes.agents.providers.retries import Retries
+from hermes.agents.transcriber import open_transcriber
+from hermes.messages import Message, StoredFile
 from hermes.sanitize import one_line
 
 QUESTION = "Answer with the word ok."
@@ -38,6 +44,37 @@ async def call_model(kind: Protocol, endpoint: Endpoint) -> float:
         question = provider.encode([Message("user", QUESTION)])
         await provider.complete(provider.body(b"", question, ()), lambda _: None)
     return trio.current_time() - started
+
+
+async def call_transcriber(endpoint: Endpoint) -> float:
+    """Have a second of silence transcribed, and return how many seconds that took.
+
+    Raises `ProviderError` or `ContextOverflow` if there is no transcript.
+    """
+    started = trio.current_time()
+    async with open_transcriber(endpoint) as transcriber:
+        once = attrs.evolve(transcriber, retries=Retries(max_attempts=1))
+        await once.transcribe(_Silence())
+    return trio.current_time() - started
+
+
+class _Silence:
+    """A second of silence, as a file."""
+
+    def __init__(self) -> None:
+        content = io.BytesIO()
+        with wave.open(content, "wb") as sound:
+            sound.setparams((1, 2, 8000, 0, "NONE", ""))
+            sound.writeframes(bytes(16_000))
+        self._content = content.getvalue()
+
+    @property
+    def file(self) -> StoredFile:
+        return StoredFile(id="", media_type="audio/wav", size=len(self._content))
+
+    async def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return self._content[offset : None if size is None else offset + size]
 
 
 async def list_models(kind: Protocol, endpoint: Endpoint) -> list[str] | None:

@@ -1,7 +1,7 @@
 """Parts of an asyncio host, as the runtime's Trio thread sees them.
 
-Agents, builders, hooks, compressors, titlers and adapters run on the host's loop, unless they say
-that they run on Trio (`RunsOnTrio`). Cancellation crosses in both directions.
+Agents, builders, hooks, compressors, titlers, async transcribers and adapters run on the host's
+loop, unless they say that they run on Trio (`RunsOnTrio`). Cancellation crosses in both directions.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from hermes.agents.threads import (
     start_task,
 )
 from hermes.embed.agent import as_agent
+from hermes.embed.transcriber import as_transcriber
 from hermes.embed.trio_host import RuntimeOptions
 from hermes.messages import AgentSpec, Hooks, OutboxRow, Snapshot
 from hermes.protocols import (
@@ -52,6 +53,7 @@ from hermes.protocols import (
     SupportsReady,
     Titler,
     TitleRequest,
+    Transcriber,
     Turn,
 )
 from hermes.user_code import contained
@@ -78,6 +80,8 @@ def on_host_loop(options: RuntimeOptions, host: HostLoop) -> RuntimeOptions:
         wrapped["compressor"] = _placed(compressor, host, HostCompressor)
     if (titler := options.get("titler")) is not None:
         wrapped["titler"] = _placed(titler, host, HostTitler)
+    if (transcriber := as_transcriber(options.get("transcriber"))) is not None:
+        wrapped["transcriber"] = _placed(transcriber, host, HostTranscriber)
     if "adapters" in options:
         wrapped["adapters"] = [_placed(each, host, host_adapter) for each in options["adapters"]]
     return wrapped
@@ -202,6 +206,19 @@ class HostTitler:
         """Suggest a title on the host's loop."""
         request = replace(request, spent=_callable_from_loop(request.spent))
         return await self.host.run(lambda: self.titler.title(request))
+
+
+@attrs.frozen
+class HostTranscriber:
+    """A transcriber on the host's loop."""
+
+    transcriber: Transcriber
+    host: HostLoop
+
+    async def transcribe(self, audio: FileReader, /) -> str:
+        """Transcribe on the host's loop."""
+        call = functools.partial(await_on_trio, trio.lowlevel.current_trio_token())
+        return await self.host.run(lambda: self.transcriber.transcribe(LoopFile(audio, call)))
 
 
 def _callable_from_loop(spent: SpentSoFar) -> SpentSoFar:

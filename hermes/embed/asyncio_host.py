@@ -112,14 +112,14 @@ async def open_runtime_asyncio(
 
     The options are those of `open_runtime`. What you pass runs as follows:
 
-    - Agents, compressors, titlers and adapters, and async builders and hooks, run on the loop of
-      the caller. One that is cancelled gets `Config.grace_period` to end. An agent that still runs
-      then is abandoned: the conversation gets another one, and it is closed when its turn has
-      ended. A shared one (`agent=`) is waited for, see `Config.grace_period`.
+    - Agents, compressors, titlers and adapters, and async builders, hooks and transcribers, run on
+      the loop of the caller. One that is cancelled gets `Config.grace_period` to end. An agent that
+      still runs then is abandoned: the conversation gets another one, and it is closed when its
+      turn has ended. A shared one (`agent=`) is waited for, see `Config.grace_period`.
     - Parts with `on_trio = True` (see `RunsOnTrio`) run on the runtime's own loop, which is Trio's.
       All agents, compressors, titlers and adapters that come with Hermes have it.
     - Plain functions (`agent_spec`, `redact` and plain builders) are called in the runtime's
-      thread, plain hooks in a worker thread.
+      thread, plain hooks and transcribers in a worker thread.
     - `setup` is for parts that must be opened on Trio, such as `chat_agents`. It is a function that
       returns an async context manager; that is entered on the runtime's own loop before the runtime
       opens, and left after it has closed. It yields a dictionary of further options, whose parts

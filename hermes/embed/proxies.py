@@ -17,7 +17,7 @@ from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.actors.stream import Stream
 from hermes.agents.remote_runtime import LoopFile, ThreadFile
-from hermes.embed.runtime_thread import RuntimeThread, await_future, wait_for
+from hermes.embed.runtime_thread import LOST_INTERVAL, RuntimeThread, await_future, wait_for
 from hermes.errors import ActorStopped, HermesError, StoreFailed
 from hermes.messages import Receipt, Reply
 from hermes.protocols import FileReader
@@ -76,10 +76,10 @@ class AsyncioProxy(Proxy[T_co]):
         try:
             return await self._call(call.run)
         except asyncio.CancelledError:
-            ending = [asyncio.wrap_future(each) for each in (call.ended, self._portal.ended)]
-            while call.started and not any(each.done() for each in ending):
+            ended = asyncio.wrap_future(call.ended)
+            while call.started and not (call.ended.done() or self._portal.ended.done()):
                 with contextlib.suppress(asyncio.CancelledError):  # it is cancelled already
-                    await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([ended], timeout=LOST_INTERVAL)
             raise
 
     async def _open_file(self, function: Callable[[], Awaitable[FileReader]]) -> LoopFile:

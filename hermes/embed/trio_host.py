@@ -13,6 +13,7 @@ from hermes.actors.session.agent_cache import close_agent
 from hermes.background import protected
 from hermes.config import AttachmentLimits, Config
 from hermes.embed.agent import ReplyFunction, builder_for, default_spec
+from hermes.embed.transcriber import TranscribeFunction, as_transcriber
 from hermes.messages import Hooks
 from hermes.protocols import (
     Adapter,
@@ -24,6 +25,7 @@ from hermes.protocols import (
     HasLocal,
     SupportsAclose,
     Titler,
+    Transcriber,
 )
 from hermes.redaction import Redact
 from hermes.store import Clock, open_store
@@ -44,6 +46,7 @@ class RuntimeOptions(TypedDict, total=False):
     config: Config | None
     compressor: Compressor | None
     titler: Titler | None
+    transcriber: Transcriber | TranscribeFunction | None
     adapters: Iterable[Adapter]
     access: AccessPolicy | None
     redact: Redact | None
@@ -99,6 +102,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     config: Config | None = None,
     compressor: Compressor | None = None,
     titler: Titler | None = None,
+    transcriber: Transcriber | TranscribeFunction | None = None,
     adapters: Iterable[Adapter] = (),
     access: AccessPolicy | None = None,
     redact: Redact | None = None,
@@ -122,6 +126,8 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     - `config` has the limits and timeouts.
     - `compressor` summarizes long conversations; without one they are not compressed.
     - `titler` suggests titles for new conversations.
+    - `transcriber` turns voice messages into text before their turn: an object with
+      `transcribe(audio)`, or such a function, plain or async. Plain ones run in a thread.
     - `adapters` deliver replies to platforms.
     - `access` decides who may use the runtime. Without it the host decides, and all adapters must
       be local.
@@ -132,22 +138,21 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
       they are meant for tests.
     - `hook_timeout` limits each hook; `sweep_interval` is the time between maintenance runs.
 
-    Raises `TypeError` if neither or both of `agent` and `build_agent` are given, or one is of the
-    wrong kind; `ValueError` if an adapter that is not local comes without `access`, or if a
-    sentence in `texts` has an unknown placeholder; `StoreInUse` if another runtime owns the file;
-    `StoreRefused` if it cannot be opened as a store; and `StoreFailed`, out of the block, if the
-    store stops.
+    Raises `TypeError` if neither or both of `agent` and `build_agent` are given, or one of these or
+    `transcriber` is of the wrong kind; `ValueError` if an adapter that is not local comes without
+    `access`, or if a sentence in `texts` has an unknown placeholder; `StoreInUse` if another
+    runtime owns the file; `StoreRefused` if it cannot be opened as a store; and `StoreFailed`, out
+    of the block, if the store stops.
     """
     clock, config = clock or Clock(), _checked(config, texts)
     build, adapters = builder_for(agent, build_agent, config), _permitted(adapters, access)
+    transcriber = as_transcriber(transcriber)
     async with (
         open_store(
             path,
             hooks=hooks,
             clock=clock,
-            **_store_options(config, hook_timeout, sweep_interval),
-            open_worker=open_worker,
-            vfs=vfs,
+            **_store_options(config, hook_timeout, sweep_interval, open_worker, vfs),
         ) as store,
         _closed_at_end(agent, config.close_timeout),
         open_actors(
@@ -157,6 +162,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             config=config,
             compressor=compressor,
             titler=titler,
+            transcriber=transcriber,
             adapters=adapters,
             access=access,
             redact=redact,
@@ -182,9 +188,17 @@ class _StoreOptions(TypedDict):
     sweep_interval: float
     max_wal_bytes: int
     limits: AttachmentLimits
+    open_worker: OpenWorker
+    vfs: str | None
 
 
-def _store_options(config: Config, hook_timeout: float, sweep_interval: float) -> _StoreOptions:
+def _store_options(
+    config: Config,
+    hook_timeout: float,
+    sweep_interval: float,
+    open_worker: OpenWorker,
+    vfs: str | None,
+) -> _StoreOptions:
     """Return what the store is told; refuse intervals that have no meaning."""
     for name, seconds in (("hook_timeout", hook_timeout), ("sweep_interval", sweep_interval)):
         given: object = seconds
@@ -195,6 +209,8 @@ def _store_options(config: Config, hook_timeout: float, sweep_interval: float) -
         "sweep_interval": sweep_interval,
         "max_wal_bytes": config.max_wal_bytes,
         "limits": config.attachments,
+        "open_worker": open_worker,
+        "vfs": vfs,
     }
 
 

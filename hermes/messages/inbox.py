@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from hermes.messages.replies import Reply
 from hermes.messages.sessions import Route
 from hermes.messages.transcript import Head, JsonObject, Message
+from hermes.messages.transcripts import with_parts
 from hermes.sanitize import scrub
 
 InboxState: TypeAlias = Literal["open", "done", "parked"]
@@ -106,8 +107,8 @@ class InboxRow(msgspec.Struct, frozen=True):
     def message(self) -> Message:
         """The message as a transcript row."""
         inbound = self.inbound
-        text = None if inbound.parts is not None and not inbound.text else inbound.text
-        row = Message("user", text, self.accepted_at, parts=inbound.parts)
+        row = Message("user", inbound.text, self.accepted_at)
+        row = row if inbound.parts is None else with_parts(row, inbound.parts)
         return row if inbound.platform_message_id is None else _of_platform(row, inbound)
 
 

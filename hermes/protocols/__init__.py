@@ -29,6 +29,7 @@ from hermes.protocols.agent import (
     SupportsAclose as SupportsAclose,
     Titler as Titler,
     TitleRequest as TitleRequest,
+    Transcriber as Transcriber,
     Turn as Turn,
     TurnRuntime as TurnRuntime,
 )

@@ -158,7 +158,7 @@ class Turn(Protocol):
 
     @property
     def text(self) -> str:
-        """The input as one text."""
+        """The input as one text, with a line such as `[image cat.png, 12 kB]` for each file."""
         ...
 
     @property
@@ -282,7 +282,7 @@ class SupportsAbandon(Protocol):
 class RunsOnTrio(Protocol):
     """A part that runs on Trio, the runtime's own loop, even if the host is on asyncio.
 
-    Agents, compressors, titlers and adapters may set it.
+    Agents, compressors, titlers, transcribers and adapters may set it.
     """
 
     @property
@@ -334,6 +334,14 @@ class Compressor(Protocol):
 
     async def summarize(self, request: SummaryRequest, /) -> Summary:
         """Return a summary of the messages. Raises `CompressorFailed` if there is none."""
+        ...
+
+
+class Transcriber(Protocol):
+    """Turns voice into text. It does not decide which files are transcribed."""
+
+    async def transcribe(self, audio: FileReader, /) -> str:
+        """Return what is said in an audio file; an empty text if nothing is."""
         ...
 
 

@@ -54,6 +54,12 @@ class InboxStore(Protocol):
         """Count one more attempt for each of these rows."""
         ...
 
+    def store_transcripts(
+        self, session_key: str, inbox_id: int, transcripts: Mapping[str, str]
+    ) -> Awaitable[bool]:
+        """Add transcripts, by file id, to an open message. Returns False if it is not open."""
+        ...
+
     def restore_attempts(self, attempts: Mapping[int, int]) -> Awaitable[None]:
         """Set the attempts of open rows, by inbox id."""
         ...

@@ -103,6 +103,7 @@ class Command:
         return "".join(line for line in codes if not self.hidden.intersection(line.split()[:1]))
 
 
+OF_A_CHAT = ("-p", "--session", "--new", "--attach", "--save")
 MODULE = Command("python -m hermes.run", DESCRIPTION)
 CHAT = Command(
     "hermes chat",
@@ -113,7 +114,7 @@ RUN = Command(
     "hermes run",
     RUN_DESCRIPTION,
     console=False,
-    hidden=frozenset({"-p", "--session", "--new", "--no-console", "--status", "--json", "1", "7"}),
+    hidden=frozenset({*OF_A_CHAT, "--no-console", "--status", "--json", "1", "7"}),
 )
 
 
@@ -187,6 +188,9 @@ def _parser(command: Command) -> argparse.ArgumentParser:
              "(- for the input alone)")  # fmt: skip
     add("--session", metavar="KEY", help="key of the conversation (default: that of the console)")
     add("--new", action="store_true", help="with -p: start a new session first")
+    add("--attach", metavar="FILE", action="append", default=[],
+        help="with -p: send a file with the question; may be repeated")  # fmt: skip
+    add("--save", metavar="DIR", help="with -p: save the files of the answer in a folder")
     add = adder("interfaces")
     add("--no-console", action="store_true", help="do not open a chat in the terminal")
     add("--stdio", action="store_true", help="serve JSON-RPC on standard input and output")
@@ -203,13 +207,14 @@ def _parser(command: Command) -> argparse.ArgumentParser:
 def _check_chat_options(
     parser: argparse.ArgumentParser, options: argparse.Namespace, *, console: bool
 ) -> None:
-    """Refuse options of the chat without one, and `--new` without a question."""
+    """Refuse options of the chat without one, and those of a question without a question."""
     if not console or options.no_console or options.stdio or options.status:
         for name, given in (("-p", options.prompt), ("--session", options.session)):
             if given is not None:
                 parser.error(f"{name} requires a chat; use it with hermes chat")
-    if options.new and options.prompt is None:
-        parser.error("--new requires -p")
+    for name in ("new", "attach", "save"):
+        if vars(options)[name] and options.prompt is None:
+            parser.error(f"--{name} requires -p")
 
 
 def _reserve_stdio(options: argparse.Namespace) -> AbstractContextManager[ReservedStdio]:

@@ -14,12 +14,21 @@ from hermes.agents.providers.base import Endpoint
 from hermes.agents.tools.toolbox import Tool
 from hermes.embed.agent import default_spec
 from hermes.messages import ConversationSettings, Source
-from hermes.protocols import AgentCatalog, Build, Compressor, Describe, ServerInfo, Titler
+from hermes.protocols import (
+    AgentCatalog,
+    Build,
+    Compressor,
+    Describe,
+    ServerInfo,
+    Titler,
+    Transcriber,
+)
 from hermes.redaction import Redactor
-from hermes.run.references import server_secrets
+from hermes.run.references import server_secrets, transcriber_key
 from hermes.settings import Settings
 from hermes.settings.agents import DEFAULT_AGENT, agent_for
 from hermes.settings.installation import command
+from hermes.settings.schema import TranscriberTable
 
 OFFLINE_GREETING = (
     "No model is connected, so the offline agent answers: say help to see what it can do.\n"
@@ -46,6 +55,7 @@ class AgentSetup:
     agent_spec: Describe = default_spec
     compressor: Compressor | None = None
     titler: Titler | None = None
+    transcriber: Transcriber | None = None
 
 
 @asynccontextmanager
@@ -56,6 +66,41 @@ async def open_agent_setup(
 
     `reason` is the end of a sentence that says why this agent was chosen.
     """
+    async with (
+        transcriber_of(settings, redact) as transcriber,
+        _open_agent(settings, redact, reason) as setup,
+    ):
+        yield attrs.evolve(setup, transcriber=transcriber)
+
+
+@asynccontextmanager
+async def transcriber_of(settings: Settings, redact: Redactor) -> AsyncIterator[Transcriber | None]:
+    """Open the transcriber of the settings, if there is one. Raises `SettingsError`."""
+    table = settings.transcriber
+    if table is None:
+        yield None
+        return
+    from hermes.agents.transcriber import open_transcriber  # noqa: PLC0415 - as for a model
+
+    async with open_transcriber(transcriber_endpoint(table), redact=redact) as transcriber:
+        yield transcriber
+
+
+def transcriber_endpoint(table: TranscriberTable) -> Endpoint:
+    """Return the endpoint of a transcriber, with its key. Raises `SettingsError`."""
+    return Endpoint(
+        base_url=table.base_url,
+        model=table.model,
+        name="the transcriber",
+        key=transcriber_key(table),
+        parameters=tuple(table.parameters.items()),
+    )
+
+
+@asynccontextmanager
+async def _open_agent(
+    settings: Settings, redact: Redactor, reason: str
+) -> AsyncIterator[AgentSetup]:
     if settings.agent.kind in {"openai", "anthropic"}:
         async with _open_model(settings, redact, reason) as setup:
             yield setup

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import attrs
 import msgspec
@@ -17,7 +18,10 @@ import trio
 from hermes.actors.commands import parse, recognize, unknown
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
-from hermes.adapters.console.adapter import SESSION_KEY
+from hermes.adapters.console.adapter import SESSION_KEY, SOURCE
+from hermes.adapters.console.chat import ChatFile
+from hermes.adapters.console.files.commands import NOT_SAVED, SAVED, carries_files, open_files
+from hermes.adapters.console.files.local import NotSaved, open_local, save, shown, target_of
 from hermes.adapters.console.plain_screen import PlainScreen
 from hermes.adapters.console.remote import RemoteChat, open_remote_chat
 from hermes.adapters.console.view import ConversationView
@@ -26,8 +30,9 @@ from hermes.adapters.jsonrpc.client import RequestFailed, connect
 from hermes.adapters.jsonrpc.events import ApprovalRequest, MessageComplete
 from hermes.adapters.jsonrpc.socket_server import socket_path
 from hermes.background import cancel, open_background, start_soon
-from hermes.errors import ActorStopped, actionable
+from hermes.errors import ActorStopped, AttachmentRefused, UnknownFile, actionable
 from hermes.events import TurnEnded, TurnStarted
+from hermes.messages import JsonObject
 from hermes.session_keys import CLIENT_PLATFORM, MAX_LENGTH, require_encodable
 from hermes.store.files.file_lock import resolve
 from hermes.texts import ENGLISH, Texts
@@ -41,16 +46,23 @@ FAILED = "The question was not answered."
 PIPED = "Attached to the running bot ({owner})."
 KEPT = "Interrupted; the question is kept, and will be answered."
 QUIT = "/quit ends a chat; after -p Hermes exits by itself"
+NOT_AFTER_P = "/{} is a command of a chat; -p has the options --attach FILE and --save DIR"
+NO_MESSAGE = "--attach requires a message; {} is a command"
 
 
 @attrs.frozen(kw_only=True)
 class Question:
-    """One question; `new` starts a new session first, `json` prints a JSON object."""
+    """One question; `new` starts a new session first, `json` prints a JSON object.
+
+    `attach` are files to send with it, and `save` is a folder for the files of the answer.
+    """
 
     text: str
     session_key: str = SESSION_KEY
     new: bool = False
     json: bool = False
+    attach: tuple[Path, ...] = ()
+    save: str | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -62,7 +74,10 @@ class ChatOptions:
 
 
 def chat_options(options: argparse.Namespace) -> ChatOptions:
-    """Return the options of the chat; reads standard input. Raises `ValueError`."""
+    """Return the options of the chat; reads standard input. Raises `ValueError`.
+
+    Files to attach are checked here, and read when the question is sent.
+    """
     key = SESSION_KEY if options.session is None else options.session
     require_encodable(key)
     if not key or len(key) > MAX_LENGTH:
@@ -73,7 +88,11 @@ def chat_options(options: argparse.Namespace) -> ChatOptions:
     if not text.strip():
         raise ValueError("-p: the question is empty")
     _check_command(text)
-    question = Question(text=text, session_key=key, new=options.new, json=options.json)
+    _check_files(text, options)
+    question = Question(
+        text=text, session_key=key, new=options.new, json=options.json,
+        attach=tuple(map(Path, options.attach)), save=options.save,
+    )  # fmt: skip
     return ChatOptions(session_key=key, question=question)
 
 
@@ -91,9 +110,23 @@ def _check_command(text: str) -> None:
     text, is_command = recognize(text)
     if not is_command or parse(text, CLIENT_PLATFORM) is not None:
         return
-    parsed = parse(text)
-    is_quit = parsed is not None and parsed.name == "quit"
-    raise ValueError(f"-p: {QUIT if is_quit else unknown(text, CLIENT_PLATFORM, ENGLISH)}")
+    parsed = parse(text, SOURCE.platform)
+    if parsed is None:
+        raise ValueError(f"-p: {unknown(text, CLIENT_PLATFORM, ENGLISH)}")
+    raise ValueError(f"-p: {QUIT if parsed.name == 'quit' else NOT_AFTER_P.format(parsed.name)}")
+
+
+def _check_files(text: str, options: argparse.Namespace) -> None:
+    """Raise `ValueError` if a file cannot be attached, or there is no folder for the others."""
+    if options.attach and not carries_files(text):
+        raise ValueError(NO_MESSAGE.format(text.split(maxsplit=1)[0]))
+    try:
+        for path in options.attach:
+            open_local(Path(path)).file.close()
+    except AttachmentRefused as error:
+        raise ValueError(f"--attach: {error}") from None
+    if options.save is not None and not Path(options.save).is_dir():
+        raise ValueError(f"--save: there is no folder {shown(options.save)}")
 
 
 async def connect_to_bot(path: str | os.PathLike[str]) -> trio.SocketStream | None:
@@ -167,7 +200,8 @@ async def ask_runtime(runtime: Runtime, question: Question, stop: trio.Event) ->
 async def _ask(chat: RemoteChat, question: Question, stop: trio.Event) -> bool:
     if question.new:
         await chat.ask("/new")
-    inbox_id = await chat.submit(question.text)
+    async with open_files(question.attach) as files:
+        inbox_id = await chat.submit(question.text, files)
     with trio.CancelScope() as waiting:
         async with open_background() as background:
             start_soon(background, _interrupt, chat, inbox_id, stop, waiting)
@@ -198,9 +232,28 @@ async def _answer(chat: RemoteChat, inbox_id: int, question: Question) -> bool:
     if _is_decision(question) and (then := chat.decision_after(inbox_id)) is not None:
         shown = question.json or await _show(chat, then, question.session_key)
         answer = await chat.answer_to(then)
+    files = await _save_files(chat, answer, question)
     if question.json:
-        _print_json(answer, chat.asked_in(answer.turn_id))
-    return _report(answer, chat.texts) and shown
+        _print_json(answer, chat.asked_in(answer.turn_id), files)
+    saved = question.save is None or all("path" in file for file in files)
+    return _report(answer, chat.texts) and shown and saved
+
+
+async def _save_files(
+    chat: RemoteChat, answer: MessageComplete, question: Question
+) -> list[JsonObject]:
+    """Return the fields of the answer's files; save them if asked to, and add their paths."""
+    parts: list[JsonObject] = [msgspec.to_builtins(part) for part in answer.files or ()]
+    for part in parts if question.save is not None else ():
+        try:
+            reader = await chat.open_file(ChatFile(part, question.session_key))
+            saved = await save(reader, target_of(question.save or "", reader.file))
+        except (RequestFailed, UnknownFile, NotSaved) as error:
+            sys.stderr.write(f"{NOT_SAVED.format(problem=str(error).rstrip('.'))}\n")
+        else:
+            part["path"] = str(saved)
+            sys.stderr.write(f"{SAVED.format(path=shown(saved))}\n")
+    return parts
 
 
 def _is_decision(question: Question) -> bool:
@@ -231,13 +284,16 @@ async def _show(chat: RemoteChat, inbox_id: int, session_key: str) -> bool:
     return not screen.failed
 
 
-def _print_json(answer: MessageComplete, asked: Sequence[ApprovalRequest]) -> None:
+def _print_json(
+    answer: MessageComplete, asked: Sequence[ApprovalRequest], files: Sequence[JsonObject]
+) -> None:
     values = {
         "text": answer.text,
         "session_id": answer.stored_session_id,
         "usage": answer.usage,
         "status": answer.status,
         "approvals": asked,
+        "files": files,
     }
     sys.stdout.write(f"{msgspec.json.encode(values).decode()}\n")
     sys.stdout.flush()

@@ -21,7 +21,7 @@ from hermes.settings import Problem, Reference, Settings, SettingsError
 from hermes.settings.agents import DEFAULT_AGENT, agent_tables
 from hermes.settings.environment import default_base_url
 from hermes.settings.installation import missing_extra
-from hermes.settings.schema import AgentTable, McpTable
+from hermes.settings.schema import AgentTable, McpTable, TranscriberTable
 from hermes.user_code import contained, describe
 
 _ENDPOINT = ("kind", "key", "base_url")
@@ -91,6 +91,13 @@ def server_secrets(server: str, table: McpTable) -> dict[str, str]:
     }
 
 
+def transcriber_key(table: TranscriberTable | None) -> Secret:
+    """Return the API key of the transcriber; an empty one if it has none."""
+    if table is None or table.key is None:
+        return Secret()
+    return resolve_secret("transcriber.key", table.key)
+
+
 def secret_values(settings: Settings) -> list[str]:
     """Return every value in the settings that must be redacted."""
     agents, telegram = agent_tables(settings), settings.telegram
@@ -102,6 +109,7 @@ def secret_values(settings: Settings) -> list[str]:
         if agent.key is not None
     ]
     secrets += [resolve_secret("telegram.token", telegram.token)] if telegram is not None else []
+    secrets.append(transcriber_key(settings.transcriber))
     values = [secret.reveal() for secret in secrets]
     for name, server in settings.mcp.items():
         values += server_secrets(name, server).values()
@@ -114,11 +122,12 @@ def secret_values(settings: Settings) -> list[str]:
 
 def _urls(settings: Settings) -> Iterator[str]:
     """Yield the URLs in the settings, and those of the environment that replace missing ones."""
-    telegram = settings.telegram
+    telegram, transcriber = settings.telegram, settings.transcriber
     for agent in agent_tables(settings).values():
         if agent.kind in {"openai", "anthropic"}:
             yield agent.base_url or default_base_url(agent.kind, os.environ)
     named = [telegram.base_url if telegram is not None else None, settings.data]
+    named += [transcriber.base_url if transcriber is not None else None]
     yield from filter(None, [*named, *(server.url for server in settings.mcp.values())])
     yield from (argument for server in settings.mcp.values() for argument in server.command)
 
@@ -127,6 +136,8 @@ def check_references(settings: Settings) -> Iterator[Problem]:
     """Yield a problem for everything that the settings refer to and that does not exist."""
     if settings.telegram is not None:
         yield from _problems(resolve_secret, "telegram.token", settings.telegram.token)
+    if settings.transcriber is not None and settings.transcriber.key is not None:
+        yield from _problems(resolve_secret, "transcriber.key", settings.transcriber.key)
     yield from _check_agents(settings)
     if settings.metrics is not None:
         folder = expand_path(settings.metrics.file).parent

@@ -54,6 +54,8 @@ WrongKey: TypeAlias = tuple[KeyPath, str, *tuple[KeyPath, ...]]
 _STAND_INS: Mapping[KeyPath, str] = {
     ("agent", "kind"): "openai",
     ("telegram", "token"): "env:TOKEN",
+    ("transcriber", "base_url"): "http://127.0.0.1",
+    ("transcriber", "model"): "whisper-1",
     ("metrics", "file"): "metrics.prom",
 }
 """What replaces a wrong value while everything else in the file is checked.

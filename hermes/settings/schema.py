@@ -158,6 +158,19 @@ class TitlesTable(Table, frozen=True, kw_only=True):
     """Model that writes the titles. Default: the model that answers."""
 
 
+class TranscriberTable(Table, frozen=True, kw_only=True):
+    """A service that turns voice into text."""
+
+    base_url: Annotated[Text, Meta(examples=["https://api.openai.com/v1"])]
+    """URL of the endpoint, without /audio/transcriptions; any that is compatible with OpenAI's."""
+    model: Annotated[Text, Meta(examples=["whisper-1"])]
+    """Name of the model."""
+    key: Annotated[Reference | None, Meta(examples=["env:OPENAI_API_KEY"])] = None
+    """API key."""
+    parameters: Annotated[dict[str, str], Meta(examples=[{"language": "en"}])] = {}
+    """Additional fields of each request."""
+
+
 class TelegramTable(Table, frozen=True, kw_only=True):
     """A Telegram bot."""
 
@@ -295,6 +308,8 @@ class Settings(Table, frozen=True, kw_only=True):
     """Rate limit for the messages of one user."""
     attachments: AttachmentLimits = AttachmentLimits()
     """Which files may be attached to messages, and how many. Sizes are in bytes."""
+    transcriber: TranscriberTable | None = None
+    """A service that turns voice messages into text before they are answered."""
     telegram: TelegramTable | None = None
     """A Telegram bot."""
     mcp: Annotated[

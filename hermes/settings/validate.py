@@ -206,11 +206,12 @@ def _platforms(settings: Settings) -> Iterator[BrokenRule]:
 
 
 def _urls(settings: Settings) -> Iterator[BrokenRule]:
-    telegram = settings.telegram
+    telegram, transcriber = settings.telegram, settings.transcriber
     urls: list[tuple[KeyPath, str | None]] = [
         (("agent", "base_url"), settings.agent.base_url),
         *((("agents", name, "base_url"), table.base_url)
           for name, table in settings.agents.items()),
+        (("transcriber", "base_url"), None if transcriber is None else transcriber.base_url),
         (("telegram", "base_url"), None if telegram is None else telegram.base_url),
         *((("mcp", name, "url"), server.url) for name, server in settings.mcp.items()),
     ]  # fmt: skip

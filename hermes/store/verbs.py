@@ -241,6 +241,7 @@ class StoreVerbs:
     open_inbox: Final = reads(inbox.open_inbox)
     waiting_keys: Final = reads(inbox.waiting_keys)
     start_inbox: Final = writes(inbox.start_inbox)
+    store_transcripts: Final = writes(inbox.store_transcripts)
     restore_attempts: Final = writes(inbox.restore_attempts)
     park_inbox: Final = writes(inbox.park_inbox)
     withdraw: Final = writes(inbox.withdraw)
@@ -313,7 +314,6 @@ class StoreVerbs:
     rebuild_search: Final = alone(search.rebuild_search)
 
     export_session: Final = browses(transfer.export_session)
-    import_sessions: Final = chunked(transfer.import_sessions)
     delete_session: Final = writes(cleanup.delete_session)
     prune_sessions: Final = chunked(cleanup.prune_sessions)
     prune_empty_ghost_sessions: Final = writes(cleanup.prune_empty_ghost_sessions)

@@ -2,7 +2,8 @@
 
 `ScriptedAgent`, `CountingBuilder`, `DeterministicCompressor`, `RecordingHook` and `MemoryAdapter`
 need no network. `open_model` serves a model provider on a loopback socket, with scripted answers
-and faults; `open_telegram` serves the Telegram Bot API, with simulated users.
+and faults; `open_transcription` serves transcriptions of audio; `open_telegram` serves the Telegram
+Bot API, with simulated users.
 """
 
 from __future__ import annotations
@@ -42,4 +43,9 @@ from hermes.testing.script import (
 from hermes.testing.telegram import (
     LoopbackTelegram as LoopbackTelegram,
     open_telegram as open_telegram,
+)
+from hermes.testing.transcription import (
+    LoopbackTranscription as LoopbackTranscription,
+    TranscriptionRequest as TranscriptionRequest,
+    open_transcription as open_transcription,
 )

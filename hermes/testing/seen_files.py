@@ -65,7 +65,7 @@ class _Base64:
         self.valid = self.valid and not self._ended
         self._ended = piece.endswith(b"=")
         self.size += len(content)
-        self.head = self.head or content[:_HEAD]
+        self.head += content[: _HEAD - len(self.head)]
         self._hash.update(content)
 
     def condensed(self) -> bytes:

@@ -62,5 +62,13 @@ class HelpTexts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Help on /unpair."""
     help_start: str = "/start: begin a chat"
     """Help on /start."""
+    help_attach: str = (
+        "/attach [paths]: attach files to your next message (also @path), or list them"
+    )
+    """Help on /attach."""
+    help_detach: str = "/detach [number or name]: remove attached files"
+    """Help on /detach."""
+    help_save: str = "/save [number or name] [path]: save a file of this conversation"
+    """Help on /save."""
     help_quit: str = "/quit: leave the console (also /exit)"
     """Help on /quit."""

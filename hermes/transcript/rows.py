@@ -30,7 +30,7 @@ class _Block:
     message: Message | None = None
     """The whole message, if the agent emitted it."""
     calls: list[ToolCall] = attrs.Factory(list)
-    results: dict[str, str] = attrs.Factory(dict)
+    results: dict[str, ToolFinished] = attrs.Factory(dict)
     steered: list[Message] = attrs.Factory(list)
     """Input that arrived while its tools ran; it follows their results."""
 
@@ -50,16 +50,17 @@ class _Block:
             tool_calls=tuple(self.calls),
             reasoning="".join(self.reasoning) or None,
         )
-        results = [
-            Message(
-                "tool",
-                self.results.get(call.id, INTERRUPTED),
-                tool_call_id=call.id,
-                tool_name=call.name,
-            )
-            for call in self.calls
-        ]
-        return [message, *results, *self.steered]
+        return [message, *map(self._result, self.calls), *self.steered]
+
+    def _result(self, call: ToolCall) -> Message:
+        result = self.results.get(call.id) or ToolFinished(call.id, INTERRUPTED)
+        return Message(
+            "tool",
+            result.content,
+            tool_call_id=call.id,
+            tool_name=call.name,
+            parts=result.parts or None,
+        )
 
     def add(self, event: AgentEvent | Steered) -> None:
         match event:
@@ -73,8 +74,8 @@ class _Block:
                 self.message = message
             case ToolStarted(call):
                 self.calls.append(call)
-            case ToolFinished(call_id, content, _):
-                self.results[call_id] = content
+            case ToolFinished(call_id):
+                self.results[call_id] = event
             case Steered(message, _):
                 self.steered.append(message)
 

@@ -5,11 +5,13 @@ The client sends each prompt until it has the answer, and some of them again aft
 killed at a random moment, and what it has written may be lost, too. Before it sends prompts, the
 client opens its conversations again, by name or by any id that it has ever been told. Between them,
 conversations are reset and expire. The last two bots answer what is left, and end by themselves;
-they get every prompt again that was answered before. Mutants are triggers in the database.
+they get every prompt again that was answered before. Some prompts have a file inside, whose name
+belongs to no other. Mutants are triggers in the database.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import os
@@ -50,6 +52,8 @@ MUTANTS = {
     "BEGIN UPDATE inbox SET reply = json_set(NEW.reply, '$.text', 'no') WHERE id = NEW.id; END",
     "loses a message": "AFTER INSERT ON arrivals WHEN NEW.role = 'user' AND NEW.n % 5 = 0 "
     "BEGIN DELETE FROM arrivals WHERE id = NEW.id; END",
+    "loses a file": "AFTER INSERT ON session_files "
+    "BEGIN DELETE FROM session_files WHERE file_id = NEW.file_id; END",
 }
 assert jsonrpc  # imported before the fork
 
@@ -60,11 +64,23 @@ class Prompt:
 
     event_id: str
     text: str
+    file: str | None = None
+    """The name of its file."""
     answer: dict | None = None
 
     @property
     def complete(self):
         return self.answer is not None and self.answer["status"] == "complete"
+
+    @property
+    def parts(self):
+        if self.file is None:
+            return []
+        return [{"data": base64.b64encode(content_of(self.file)).decode(), "name": self.file}]
+
+
+def content_of(name):
+    return f"the content of {name} ".encode() * 1000
 
 
 @attrs.define
@@ -134,7 +150,9 @@ class Client:
         while len(chat.open) < IN_FLIGHT and not self.last:
             number = len(chat.prompts)
             text = "/new" if self.dice.random() < 0.1 else f"{chat.name} says {number}"
-            chat.prompts.append(Prompt(f"e{number}", text))
+            has_file = text != "/new" and self.dice.random() < 0.3
+            file = f"{text.replace('/', '-')}.txt" if has_file else None
+            chat.prompts.append(Prompt(f"e{number}", text, file))
             chat.unsent.append(chat.prompts[-1])
         while chat.unsent and chat.sent < WINDOW:
             self.submit(chat, chat.unsent.pop(0))
@@ -156,7 +174,7 @@ class Client:
 
         self.send(
             "prompt.submit", submitted,
-            session_id=chat.handle, text=prompt.text, event_id=prompt.event_id,
+            session_id=chat.handle, text=prompt.text, event_id=prompt.event_id, parts=prompt.parts,
         )  # fmt: skip
 
     def answered(self, chat, prompt, answer):
@@ -249,18 +267,30 @@ def violations(client):
             ask("SELECT content, count(*) FROM all_messages WHERE role = 'user' GROUP BY 1")
         )
         events = dict(ask("SELECT event_id, count(*) FROM inbox GROUP BY 1"))
+        files = ask("SELECT f.name, f.hash FROM session_files u JOIN files f ON f.id = u.file_id")
         yield from (
             f"{row} is not done" for row in ask("SELECT id FROM inbox WHERE state <> 'done'")
         )
     for chat in client.chats:
         for prompt in chat.prompts:
+            times = said.get(prompt.text, 0)
             yield from prompt_violations(
-                prompt, events.get(f"{chat.name}:{prompt.event_id}", 0), said.get(prompt.text, 0)
+                prompt, events.get(f"{chat.name}:{prompt.event_id}", 0), times
             )
+            found = [hash_ for name, hash_ in files if name == prompt.file]
+            if prompt.file is not None and contents(client.path, found) != [prompt.file] * times:
+                yield f"{prompt} was said {times} times, but has the files {found}"
     done = [prompt for chat in client.chats for prompt in chat.prompts if prompt.complete]
     resets = sum(prompt.text == "/new" for prompt in done)  # a later command may cancel one
     if changes(client.path).get("session_reset", 0) != resets:
         yield f"there were {resets} resets, but {changes(client.path)}"
+
+
+def contents(path, hashes):
+    """The names of the files with these hashes, as their content has them."""
+    folder = path.with_name(f"{path.name}.blobs")
+    blobs = [(folder / hash_[:2] / hash_).read_text() for hash_ in hashes]
+    return [blob.partition("the content of ")[2].partition(" the content")[0] for blob in blobs]
 
 
 def prompt_violations(prompt, accepted, said):

@@ -6,6 +6,7 @@ and replies that are not sent. The tables of references, which the sweep uses, m
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from tests.support.attachments import (
     staged_names,
 )
 from tests.support.examples import examples
-from tests.support.folders import quick_directory
+from tests.support.folders import quick_directory, quick_folder
 
 KEYS = ("a", "b", "c")
 CONTENTS = [f"content {n}".encode() for n in range(4)]
@@ -65,7 +66,7 @@ class Files(RuleBasedStateMachine):
     # What is there
 
     def sql(self, statement, *values):
-        return self.store.snapshot(lambda tx: tx.all(statement, *values))
+        return _ask(self.store, statement, *values)
 
     def named(self):
         """The ids of all files that a stored text names."""
@@ -250,6 +251,16 @@ class Files(RuleBasedStateMachine):
         assert {row[0] for row in self.sql("SELECT hash FROM blobs")} == expected
 
     @rule()
+    def backup(self):
+        """A copy has every row with its blob, whatever happens to the original."""
+        with quick_folder() as folder:
+            copy = self.store.backup(folder / "copy.db")
+            with SessionStore(copy) as store:
+                asked = functools.partial(_ask, store)
+                assert list(rows_without_blob(copy, asked)) == []
+                assert asked("SELECT id FROM files") == self.sql("SELECT id FROM files")
+
+    @rule()
     def reopen(self):
         self.store.close()
         self.open()
@@ -261,6 +272,10 @@ class Files(RuleBasedStateMachine):
             assert staged_names(self.path) == set()
             there = {row[0] for row in self.sql("SELECT id FROM files")}
             assert self.named() <= there
+
+
+def _ask(store, statement, *values):
+    return store.snapshot(lambda tx: tx.all(statement, *values))
 
 
 TestFiles = Files.TestCase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -131,6 +132,21 @@ async def test_a_sweep_spares_what_is_younger_than_an_hour(kind, path, world):
         assert blob_names(path) == set()
         with pytest.raises(UnknownFile):
             await content(store, file.id)
+
+
+async def test_content_without_a_row_is_spared_for_an_hour(kind, path, world):
+    async with open_kind(kind, path, clock=world.clock) as store:
+        file = await put(store)
+        assert await store.discard_file(file.id, session_key="k")
+        incoming = path.with_name(f"{path.name}.blobs") / "incoming" / "left"
+        incoming.write_bytes(b"half")
+        os.utime(incoming, (world.now, world.now))
+        world.pass_time(3599)
+        assert await store.sweep_files() == 0
+        assert (blob_names(path), staged_names(path)) == (KEPT, {"left"})
+        world.pass_time(2)
+        assert await store.sweep_files() == 2
+        assert blob_names(path) == staged_names(path) == set()
 
 
 async def test_a_blob_that_is_deleted_behind_the_store_is_an_unknown_file(kind, path, world):

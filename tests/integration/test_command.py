@@ -74,7 +74,7 @@ def test_the_helps_of_chat_and_run_have_only_what_makes_sense_there():
     chat, bot = run("chat", "--help").stdout, run("run", "--help").stdout
     assert "usage: hermes chat [options]\n\nChat with the agent in the terminal" in chat
     assert "usage: hermes run [options]\n\nRun the bot on the platforms" in bot
-    for option in ("-p TEXT", "--session", "--new", "--json"):
+    for option in ("-p TEXT", "--session", "--new", "--attach", "--save", "--json"):
         assert (option in chat, option in bot) == (True, False)
     assert ("--stdio" in chat, "  --stdio" in bot) == (False, True)
     assert "--status" not in chat + bot

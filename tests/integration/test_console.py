@@ -17,13 +17,14 @@ import pytest
 import trio
 
 from hermes import Config, Inbound
-from hermes.adapters.console import SOURCE, Console
+from hermes.adapters.console import SOURCE
 from hermes.adapters.console.adapter import HOW_TO_QUIT, LINE_TOO_LONG, STILL_RUNNING
 from hermes.adapters.console.view import ConversationView
 from hermes.events import TextDelta, ToolFinished, ToolStarted, TurnEnded, TurnStarted
 from hermes.messages import ToolCall, TurnResult
 from hermes.outbound import outbox_rows
 from hermes.testing import MemoryAdapter, ScriptedAgent, forever
+from tests.support.consoles import Piped, RecordingScreen
 from tests.support.offline_answers import answer_to
 from tests.support.tty import ALT_ENTER, END, ENTER, INTERRUPT, TAB, UP, Tty
 
@@ -149,28 +150,6 @@ def test_a_pipe_does_not_import_prompt_toolkit(tmp_path):
 # Everything is shown once
 
 
-class Piped(Console):
-    """A console with its own pipes."""
-
-    def __init__(self):
-        stdin, self.to = os.pipe()
-        self.read_from, stdout = os.pipe()
-        super().__init__(session_key="k", stdin=stdin, stdout=stdout)
-
-    def with_input(self, text):
-        """Write the input and close it."""
-        os.write(self.to, text.encode())
-        os.close(self.to)
-        return self
-
-    def output(self):
-        """Close the console; returns everything that it has written."""
-        os.close(self.stdout)
-        os.close(self.stdin)
-        with os.fdopen(self.read_from, "rb") as file:
-            return file.read().decode()
-
-
 @pytest.mark.parametrize(
     ("steps", "shown"),
     [
@@ -245,22 +224,6 @@ async def test_approvals_and_background_results_are_shown_once(start):
     assert sorted(said) == sorted(
         ["May I?␛", "I have asked.", "It is running in the background.", "done beside"]
     )
-
-
-class RecordingScreen:
-    """A screen that records what was shown."""
-
-    def __init__(self):
-        self.texts = []
-
-    async def show(self, text, *, markdown=False):
-        self.texts.append(text)
-
-    async def finish(self):
-        pass
-
-    async def update(self, activity):
-        pass
 
 
 async def stop_two(start):

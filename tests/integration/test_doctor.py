@@ -14,7 +14,7 @@ import trio
 from hermes.cli import checks
 from hermes.store import SessionStore
 from hermes.store.files import runtime_lock
-from hermes.testing import Refuse, open_model
+from hermes.testing import Refuse, open_model, open_transcription
 from hermes.testing.telegram import TOKEN, open_telegram
 
 pytestmark = pytest.mark.usefixtures("measure_programs")
@@ -70,15 +70,21 @@ async def test_a_new_installation_is_ok(home):
 
 async def test_everything_that_the_configuration_names_is_tried(home):
     (home / "server.py").write_text(SERVER)
-    async with open_model(["ok"]) as model, open_telegram() as telegram:
+    async with (
+        open_model(["ok"]) as model,
+        open_telegram() as telegram,
+        open_transcription() as service,
+    ):
         (home / "hermes.toml").write_text(
             f"data = 'chat.db'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
             f"base_url = '{model.openai_url}'\n"
+            f"[transcriber]\nmodel = 'w'\nbase_url = '{service.url}'\n"
             f"[mcp.files]\ncommand = ['{sys.executable}', 'server.py']\n"
             f"[telegram]\ntoken = 'env:TOKEN'\nopen = true\nbase_url = '{telegram.url}'\n"
         )
         found = await doctor(code=0, TOKEN=TOKEN)
-        assert len(model.requests) == 1
+        assert len(model.requests) == len(service.requests) == 1
+    assert re.fullmatch(r"w at 127.0.0.1:\d+ answered in \d+\.\d seconds", found["transcriber"][1])
     assert found["configuration"] == (True, str(home / "hermes.toml"))
     assert re.fullmatch(r"m at 127.0.0.1:\d+ answered in \d+\.\d seconds", found["model"][1])
     assert found["mcp"] == (True, "files: running, 1 tool")
@@ -88,16 +94,22 @@ async def test_everything_that_the_configuration_names_is_tried(home):
 
 
 async def test_what_does_not_work_is_named_with_its_reason(home):
-    async with open_model(faults=[Refuse("bad_key")]) as model, open_telegram() as telegram:
+    async with (
+        open_model(faults=[Refuse("bad_key")]) as model,
+        open_telegram() as telegram,
+        open_transcription(faults=[Refuse("server_error")]) as service,
+    ):
         (home / "hermes.toml").write_text(
             f"data = 'chat.db'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
             f"base_url = '{model.openai_url}'\n"
+            f"[transcriber]\nmodel = 'w'\nbase_url = '{service.url}'\n"
             f"[mcp.files]\ncommand = ['{sys.executable}', '-c', 'exit()']\n"
             f"[telegram]\ntoken = 'env:TOKEN'\nopen = true\nbase_url = '{telegram.url}'\n"
         )
         found = await doctor(code=1, TOKEN="1:not-this-one")
-    topics = ("model", "mcp", "telegram")
-    assert [found[topic][0] for topic in topics] == [False, False, False]
+    topics = ("model", "transcriber", "mcp", "telegram")
+    assert [found[topic][0] for topic in topics] == [False] * 4
+    assert "base_url in [transcriber]" in found["transcriber"][1]
     assert "rejected the API key" in found["model"][1]
     assert found["mcp"][1].startswith("files: ")
     assert found["mcp"][1].endswith("; to see more, run the command of [mcp.files] yourself")

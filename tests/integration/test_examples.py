@@ -14,6 +14,7 @@ SCRIPTS = {
     "trio_host.py": "Message 1: and again",
     "asyncio_host.py": "['ONE', 'TWO']",
     "script.py": "osprey has 6 letters",
+    "attachments.py": "report.txt: dot.png: image/png, 70 bytes, begins with",
     "jsonrpc_client.py": "complete: You said: hello over there",
     "jsonrpc_server.py": '"type":"gateway.ready"',
 }

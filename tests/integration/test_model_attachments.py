@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import base64
+import gc
 import itertools
 import re
 import tracemalloc
+from contextlib import asynccontextmanager
 
 import httpx2
 import msgspec
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from hermes import Attachment
+from hermes.agents import Toolbox, ToolOutput, tool
 from hermes.agents.chat import ChatAgent
 from hermes.agents.compressor import ModelCompressor
 from hermes.agents.providers.anthropic_messages import AnthropicMessages
-from hermes.agents.providers.base import Endpoint, with_files
+from hermes.agents.providers.base import Endpoint, Unavailable, with_files
 from hermes.agents.providers.openai_chat import OpenAIChat
 from hermes.agents.providers.retries import Retries
 from hermes.agents.titler import ModelTitler
@@ -24,7 +29,15 @@ from hermes.errors import ContextOverflow
 from hermes.messages import Message, ToolCall
 from hermes.protocols import SummaryRequest, TitleRequest
 from hermes.store import SessionStore
-from hermes.testing import CutOff, DeterministicCompressor, Disconnect, HangUp, Refuse, open_model
+from hermes.testing import (
+    CutOff,
+    DeterministicCompressor,
+    Disconnect,
+    HangUp,
+    ModelAnswer,
+    Refuse,
+    open_model,
+)
 from tests.support.model_files import PDF, Files, digest, png
 
 ALL = ("image", "file", "audio", "url")
@@ -132,6 +145,28 @@ async def _sessions(runtime, key):
     yield (await runtime.conversation(key).status()).session_id
 
 
+@tool
+def look() -> ToolOutput:
+    """Look out of the window."""
+    return ToolOutput("a picture", [Attachment(data=PNG, name="sea.png")])
+
+
+async def test_files_of_tools_are_seen_by_the_model_in_every_turn(start, provider):
+    call = ModelAnswer("let me see", calls=(ToolCall("c1", "look", "{}"),))
+    async with open_model([call, "the sea", call, "the sea", "good night"]) as model:
+        made = provider(model)
+        agent = {"build_agent": lambda _: ChatAgent(made, Toolbox([look]), retries=QUICK)}
+        async with start(**agent) as runtime:
+            for text in ("look", "look again"):
+                reply = await runtime.ask("k", text)
+                assert [file.name for file in reply.files] == ["sea.png"]
+        async with start(**agent) as runtime:
+            await runtime.ask("k", "good night")
+        assert [len(request.files) for request in model.requests] == [0, 1, 1, 2, 2]
+    for earlier, later in itertools.pairwise(prompts(model)):
+        assert later.startswith(earlier)
+
+
 @pytest.mark.parametrize(
     "fault", [HangUp(), Disconnect(1), CutOff(1), Refuse("server_error")], ids=repr
 )
@@ -160,6 +195,53 @@ async def test_memory_stays_flat_with_a_large_file(chat, kind, tmp_path):
             tracemalloc.stop()
     assert reply.text == f"echo: read [application/pdf {size}]"
     assert peak < 10_000_000
+
+
+@asynccontextmanager
+async def deaf_server(received, *, answer=b""):
+    """Yield the URL of a server that reads the start of a request, answers and hangs up."""
+
+    async def serve(stream):
+        async with stream:
+            await stream.receive_some(1000)
+            received.set()
+            if not answer:
+                await trio.sleep_forever()
+            await stream.send_all(answer)
+
+    async with trio.open_nursery() as nursery:
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, [listener])
+        yield f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
+def upload(files):
+    return [Message("user", "a", parts=(files.add(PDF + bytes(20_000_000), "application/pdf"),))]
+
+
+async def test_a_server_that_answers_before_the_end_of_the_request(kind, client):
+    """Nothing is left open: Trio would warn, and warnings are errors."""
+    refusal = b"HTTP/1.1 500 no\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    files = Files()
+    async with deaf_server(trio.Event(), answer=refusal) as url:
+        made = kind(client, Endpoint(base_url=url, model="m", attachments=ALL))
+        with pytest.raises(Unavailable):
+            await complete(made, upload(files), files)
+    gc.collect()
+    await trio.lowlevel.checkpoint()
+
+
+async def test_a_request_that_is_cancelled_while_a_file_is_sent(kind, client):
+    files, received = Files(), trio.Event()
+    async with deaf_server(received) as url, trio.open_nursery() as nursery:
+        made = kind(client, Endpoint(base_url=url, model="m", attachments=ALL))
+        nursery.start_soon(complete, made, upload(files), files)
+        await received.wait()
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    gc.collect()
+    await trio.lowlevel.checkpoint()
 
 
 # Everything that the providers reject
@@ -279,6 +361,18 @@ async def test_summaries_and_titles_get_descriptions(provider):
     for request in (title, summary):
         assert not request.files
         assert '"type"' not in request.text
+
+
+async def test_a_large_file_does_not_shorten_the_text_beside_it(provider):
+    part = {"type": "file", "file": "file_1", "media_type": "application/pdf", "size": 10**9}
+    rows = [Message("user", "word " * 1_000, parts=(part,))] * 3
+    async with open_model(["a summary"] * 3) as model:
+        asked = SummaryRequest(
+            session_id="s", messages=rows, previous=None, focus=None, max_tokens=500
+        )
+        await ModelCompressor(provider=provider(model), window=12_000).summarize(asked)
+    [request] = model.requests
+    assert request.text.count("word ") == 3_000
 
 
 async def test_after_a_compression_older_files_are_references(chat, path):

@@ -75,7 +75,7 @@ def check_questions(path):
     assert done.stdout == "1 2\n"
     done = hermes(path, "-p", "count to 3", "--json")
     answer = json.loads(done.stdout)
-    assert sorted(answer) == ["approvals", "session_id", "status", "text", "usage"]
+    assert sorted(answer) == ["approvals", "files", "session_id", "status", "text", "usage"]
     assert (answer["text"], answer["status"], answer["approvals"]) == ("1 2 3", "complete", [])
     again = json.loads(hermes(path, "-p", "hello", "--json").stdout)
     assert again["session_id"] == answer["session_id"]
@@ -102,6 +102,7 @@ def test_a_failed_question_is_reported_in_one_sentence_without_commands_of_a_cha
         ("/start", "Unknown command /start"),
         ("/quit", "/quit ends a chat; after -p Hermes exits by itself"),
         ("/exit", "/quit ends a chat"),
+        ("/attach cat.png", "/attach is a command of a chat; -p has the options --attach FILE"),
     ],
 )
 def test_a_command_that_does_not_exist_is_refused(path, text, message):
@@ -223,6 +224,12 @@ def test_an_approval_is_asked_for_in_json_and_decided_with_the_answer_of_its_tur
     [
         (["-p", " "], "the question is empty"),
         (["--new"], "--new requires -p"),
+        (["--attach", "cat.png"], "--attach requires -p"),
+        (["--save", "."], "--save requires -p"),
+        (["-p", "hello", "--attach", "nope"], "--attach: nope cannot be read: no such file"),
+        (["-p", "hello", "--attach", "."], "--attach: . is a folder; only files can be attached"),
+        (["-p", "/status", "--attach", "x"], "--attach requires a message; /status is a command"),
+        (["-p", "hello", "--save", "nope"], "--save: there is no folder nope"),
         (["-p", "hello", "--stdio"], "-p requires a chat"),
         (["-p", "hello", "--session", ""], "--session must have 1 to 1000 characters"),
         (["run", "--session", "work"], "--session requires a chat"),

@@ -33,6 +33,7 @@ def start_proxy(path, world):
         adapters=(),
         access=None,
         compressor=None,
+        transcriber=None,
         texts=ENGLISH,
         **verbs,
     ):
@@ -46,6 +47,7 @@ def start_proxy(path, world):
                 adapters=adapters,
                 access=access,
                 compressor=compressor,
+                transcriber=transcriber,
                 texts=texts,
                 wall=world.clock.wall,
             ) as runtime,

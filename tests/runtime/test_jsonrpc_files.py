@@ -472,11 +472,11 @@ async def test_parts_of_a_host_are_not_shown(start):
     """They may be in any form and contain anything."""
     host = [
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
-        {"type": "image", "url": "data:image/png;base64,AAAA"},
+        {"type": "picture", "url": "data:image/png;base64,AAAA"},
         {"type": 3, "url": "https://images.example/a.png"},
     ]
     async with start() as runtime, connected(runtime) as client:
-        await runtime.ask(KEY.format("c"), "look", parts=host[:1])
+        await runtime.ask(KEY.format("c"), "look", parts=host)
         handle = await session(client)
         shown = await client.call("session.history", session_id=handle)
         assert not any("parts" in row for row in shown["messages"])
@@ -510,6 +510,17 @@ async def test_the_content_of_files_does_not_pile_up_for_a_client_that_does_not_
             tracemalloc.stop()
         for _ in range(100):
             assert len((await response())["data"]) > t.MAX_CHUNK
+
+
+async def test_the_content_of_files_is_not_replayed(start):
+    """It would displace the events that a client has missed."""
+    async with start() as runtime, connected(runtime) as client:
+        handle = await session(client)
+        stored = await upload(client, handle)
+        await client.call("file.read", session_id=handle, file=stored["file"])
+        replayed = await client.call("events.replay", after=0)
+        assert replayed["complete"]
+        assert encoded(PNG) not in json.dumps(replayed["frames"])
 
 
 # The client of the attached console

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 import trio
 
-from hermes import CompressionConfig, Config
+from hermes import Attachment, CompressionConfig, Config
 from hermes.agents.offline import FALLBACK, HELP, INTRODUCTION, MAX_COUNT, OfflineAgent
 from hermes.events import Steered, TextDelta, ToolFinished, ToolStarted, TurnEnded
 from hermes.messages import ToolCall
@@ -55,7 +55,7 @@ async def test_a_plain_request_gets_its_answer(start, offline, asked, answer):
 
 async def test_a_message_without_text_is_answered_too(start, offline):
     async with start(agent=offline) as runtime:
-        reply = await runtime.ask("k", "", parts=[{"type": "image", "url": "x"}])
+        reply = await runtime.ask("k", "", parts=[{"type": "text", "text": " "}])
         assert reply.text.startswith("Your message contains no text.")
 
 
@@ -234,3 +234,12 @@ async def test_messages_that_waited_are_answered_one_after_the_other(
             nursery.start_soon(ask, text)
             await trio.testing.wait_all_tasks_blocked()
     assert {reply.text for reply in replies} == {"1 2 3\n\n1 2 3 4"}
+
+
+async def test_the_answer_names_the_files_of_a_message(start, offline):
+    async with start(agent=offline) as runtime:
+        file = Attachment(data=b"hello", name="note.txt")
+        reply = await runtime.ask("k", "look", attachments=[file])
+        assert reply.text.startswith("You said: look [file note.txt, 5 bytes]\n")
+        reply = await runtime.ask("k", attachments=[file])
+        assert reply.text.startswith("You said: [file note.txt, 5 bytes]\n")

@@ -163,6 +163,8 @@ class _Answers:
         ("/xyzzy now", "Unknown command /xyzzy. See /help"),
         ("/rset", "Unknown command /rset, did you mean /reset?"),
         ("/quit", "Unknown command /quit. See /help"),
+        ("/attach /etc/hostname", "Unknown command /attach. See /help"),
+        ("/save 1 /tmp", "Unknown command /save, did you mean /usage?"),
     ],
 )
 async def test_an_unknown_command_is_answered_and_never_reaches_the_agent(start, text, answer):
@@ -186,6 +188,26 @@ async def test_quit_is_listed_and_works_at_the_console_only(start):
         assert "/quit" in (await runtime.ask("c", "/help", source=console)).text
         assert (await say(runtime, "/quit")).startswith("Unknown command /quit.")
         assert (await runtime.ask("k", "/quit")).text == "echo: /quit"
+
+
+async def test_the_bot_reads_no_path_that_is_sent_to_it(start, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    path, seen = tmp_path / "secret", []
+
+    async def reply(turn):
+        seen.extend(turn.input)
+        return turn.text
+
+    async with start(agent=reply) as runtime:
+        for platform in ("console", "rpc", "telegram"):
+            source = Source(platform, chat_id="c", user_id="operator")
+            for text in (f"/attach {path}", f"/queue @{path}", f"see @{path}"):
+                answer = await runtime.ask(platform, text, source=source, commands="all")
+                assert answer.files == ()
+    assert [(row.content, row.parts) for row in seen] == 3 * [
+        (f"@{path}", None),
+        (f"see @{path}", None),
+    ]
 
 
 # /model and /tools

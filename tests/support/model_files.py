@@ -48,6 +48,8 @@ class Reader:
 
     async def read(self, offset=0, size=None):
         await trio.lowlevel.checkpoint()
+        if self.content is None:
+            raise UnknownFile(f"the file {self.file.id} was deleted")
         end = None if size is None else offset + size
         self.reads.append(size)
         return self.content[offset:end]

@@ -49,10 +49,13 @@ class AwaitedStore:
 
 
 @asynccontextmanager
-async def open_kind(kind, path, **options):
-    """Open the store at `path`: synchronous, asynchronous in threads, or asynchronous inline."""
+async def open_kind(kind, path, *, opened=SessionStore, **options):
+    """Open the store at `path`: synchronous, asynchronous in threads, or asynchronous inline.
+
+    `opened` is the class of a synchronous store.
+    """
     if kind == "sync":
-        with SessionStore(path, **options) as store:
+        with opened(path, **options) as store:
             yield AwaitedStore(store)
     else:
         if kind == "inline":

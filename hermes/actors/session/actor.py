@@ -26,6 +26,7 @@ from hermes.actors.session.inbox import Item, SessionInbox, Work
 from hermes.actors.session.policy import decide
 from hermes.actors.session.retries import TEMPORARY
 from hermes.actors.session.state import SessionState
+from hermes.actors.session.transcription import can_be_steered
 from hermes.actors.session.turn import TurnRunner
 from hermes.background import set_event, start_soon
 from hermes.errors import AlreadyAnswered, HermesError, StoreFailed
@@ -100,7 +101,8 @@ class SessionActor:
         config = self.state.context.config
         when_busy = row.inbound.when_busy or config.busy_on(row.inbound.source.platform)
         action = decide(when_busy, mode, running=turn is not None)
-        if action == "steer" and turn is not None and turn.steer(row):
+        steers = action == "steer" and can_be_steered(self.state.context, row)
+        if steers and turn is not None and turn.steer(row):
             return
         if action in {"concurrent", "reject"}:
             work = self._run_command if action == "concurrent" else self._reject

@@ -279,6 +279,8 @@ class RunningTurn:
     async def put_file(self, attachment: Attachment) -> StoredFile:
         """Store a file, and keep it while the turn runs. See `Turn.put_file`."""
         self._require_open()
+        if self._redact is not None and (name := attachment.file_name) is not None:
+            attachment = attrs.evolve(attachment, name=self._redact(name))
         return await self._files.put_file(
             attachment, session_key=self.session_key, turn_id=self.turn_id
         )

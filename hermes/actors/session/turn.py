@@ -10,6 +10,7 @@ import attrs
 import trio
 from msgspec.structs import replace
 
+from hermes.actors.budget import in_background
 from hermes.actors.session import compression, operations
 from hermes.actors.session.agent_cache import CachedTranscript
 from hermes.actors.session.approvals import with_questions
@@ -18,6 +19,7 @@ from hermes.actors.session.inbox import SessionInbox
 from hermes.actors.session.retries import TEMPORARY, commit_later
 from hermes.actors.session.running_turn import RunningTurn
 from hermes.actors.session.state import SessionState
+from hermes.actors.session.transcription import transcribe_input
 from hermes.background import cancel
 from hermes.context import TurnContext, within
 from hermes.errors import ContextOverflow, NotInLineage
@@ -33,7 +35,6 @@ from hermes.messages import (
     StoredMessage,
     TurnCommit,
     TurnResult,
-    Usage,
 )
 from hermes.outbound import metadata_of, reply_rows
 from hermes.redaction import redact_result
@@ -201,6 +202,8 @@ class TurnRunner:
         about = (tuple([row.inbox_id for row in turn.rows]), waited, metadata_of(turn.rows))
         turn.started = TurnStarted(turn.turn_id, head.session_id, attempt.build_reason, *about)
         state.context.bus.publish(state.key, turn.turn_id, turn.started)
+        if state.context.transcriber is not None:
+            await transcribe_input(state.context, turn)
         with within(turn.context):
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
@@ -294,7 +297,7 @@ class TurnRunner:
         target = attempt.result.session_id or turn.context.session_id
         first, last, text = turn.rows[0], turn.rows[-1], attempt.text
         outbox = [each for note in notices for each in reply_rows(first, target, note, "notice")]
-        usage = _in_background(turn.charged) if state.in_background else turn.charged
+        usage = in_background(turn.charged) if state.in_background else turn.charged
         reply = Reply(
             text=text,
             session_id=target,
@@ -374,10 +377,6 @@ class TurnRunner:
         if titler and reply.status in {"complete", "partial"} and not state.in_background:
             exchange = [*turn.input, Message("assistant", reply.text)]
             titler.offer(state.key, state, exchange, len(commit.rows))
-
-
-def _in_background(calls: Sequence[Usage]) -> Sequence[Usage]:
-    return [replace(use, purpose="background") if use.purpose == "turn" else use for use in calls]
 
 
 def _ask_again(turn: RunningTurn, attempt: Attempt) -> bool:

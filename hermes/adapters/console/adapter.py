@@ -18,6 +18,7 @@ from hermes.actors.runtime import Runtime
 from hermes.adapters.console.activity import facts_of
 from hermes.adapters.console.chat import Chat, Events, NamedSession, RuntimeChat
 from hermes.adapters.console.display_queue import DisplayQueue, Gap, Item, QueuedRow
+from hermes.adapters.console.files.commands import LocalFiles, Prepared, console_help
 from hermes.adapters.console.plain_screen import MAX_LINE, PlainScreen, read_lines
 from hermes.adapters.console.view import PROMPT, ConversationView
 from hermes.adapters.lines import TooLong
@@ -25,10 +26,12 @@ from hermes.background import cancel, open_background, set_event, start_soon
 from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
 from hermes.events import MessageAccepted, TurnEnded
 from hermes.messages import OutboxRow, Source
+from hermes.protocols import FileReader
 from hermes.session_keys import CLIENT_PLATFORM, session_key
 
 if TYPE_CHECKING:
     from hermes.adapters.console.terminal import Terminal
+    from hermes.adapters.console.terminal_view import Typed
 
 SOURCE = Source(platform="console", chat_id="console", user_id="operator")
 SESSION_KEY = session_key(SOURCE)
@@ -82,6 +85,7 @@ class Console:
         self._chat_scope = trio.CancelScope()
         self._terminal: Terminal | None = None
         self._conversation: Chat | None = None
+        self._files = LocalFiles()
 
     @property
     def at_terminal(self) -> bool:
@@ -111,6 +115,10 @@ class Console:
             if queued.shown:
                 return
         await self._view.show_row(row)  # the chat is over, and the runtime is closing
+
+    async def send_file(self, row: OutboxRow, file: FileReader, /) -> None:
+        """Show what a file is; the user decides whether to save it."""
+        await self.send(row)
 
     async def _collect(self, chat: Chat, events: Events, queue: DisplayQueue) -> None:
         async for envelope in events:
@@ -267,9 +275,12 @@ class Console:
                 if prompt:
                     await screen.prompt(prompt)
 
-    async def _ask(self, chat: Chat, text: str) -> None:
+    async def _ask(self, chat: Chat, line: str) -> None:
+        if await self._run_locally(chat, line):
+            return
         try:
-            turn_id = await chat.ask(text)
+            async with self._files.prepare(line, mentions=self.at_terminal) as message:
+                turn_id = await chat.ask(message.text, message.files)
         except (StoreFailed, Draining):
             raise
         except (HermesError, ValueError) as error:
@@ -282,14 +293,15 @@ class Console:
         from hermes.adapters.console.terminal_view import (  # noqa: PLC0415 - loaded already
             Interrupt,
             SessionsRequest,
+            Typed,
         )
 
         async for item in terminal.inputs:
             match item:
-                case str():
-                    if _quits(item):
+                case Typed():
+                    if _quits(item.expand(item.line)):
                         return
-                    await self._submit(chat, item)
+                    await self._submit(chat, terminal, item)
                 case Interrupt():
                     await self._interrupt(chat)
                 case SessionsRequest():
@@ -303,20 +315,49 @@ class Console:
         except HermesError:
             return []  # completion is a convenience
 
-    async def _submit(self, chat: Chat, text: str) -> None:
-        line = text.rstrip()
-        _, command = recognize(line)
+    async def _submit(self, chat: Chat, terminal: Terminal, typed: Typed) -> None:
+        line = typed.line.rstrip()
+        if await self._run_locally(chat, line):
+            return
+        _, command = recognize(typed.expand(line))
         busy = self._view.busy and not command
-        if not busy:
-            await self._view.screen.echo(line)
         try:
-            inbox_id = await chat.submit(line)
+            async with self._files.prepare(line, mentions=True) as message:
+                if not busy:
+                    await self._view.screen.echo(line)
+                    await self._note_files(message)
+                inbox_id = await chat.submit(typed.expand(message.text), message.files)
             if busy:
                 await self._view.queue(inbox_id, line)
+                await self._note_files(message)
         except (StoreFailed, Draining, ActorStopped):
             raise
         except (HermesError, ValueError) as error:
             await self._reject(NOT_ACCEPTED.format(error))
+            await terminal.put_back(line)
+
+    async def _note_files(self, message: Prepared) -> None:
+        if message.files:
+            await self._view.screen.note(message.described)
+
+    async def _run_locally(self, chat: Chat, line: str) -> bool:
+        """Run a command about files; return whether it was one."""
+        if (answer := await self._files.run(chat, line, list(self._view.files))) is None:
+            await self._help_locally(line)
+            return False
+        if self._terminal is not None:
+            await self._view.screen.echo(line)
+        if answer.failed:
+            await self._reject(answer.text)
+        else:
+            await self._view.screen.show(answer.text)
+        return True
+
+    async def _help_locally(self, line: str) -> None:
+        """Before the help of a bot in another process, show the commands of the console itself."""
+        parsed = parse(line)
+        if parsed is not None and parsed.name == "help" and not self._view.rows_ask:
+            await self._view.screen.show(console_help(self._view.texts))
 
     async def _reject(self, reason: str) -> None:
         self._view.failed = True

@@ -12,8 +12,10 @@ import attrs
 
 from hermes.actors.commands import recognize
 from hermes.actors.runtime import Runtime
+from hermes.adapters.console.files.local import LocalFile
 from hermes.events import Envelope, MessageAccepted
-from hermes.messages import Inbound, Source, Status
+from hermes.messages import Inbound, JsonObject, Source, Status, file_id_of
+from hermes.protocols import FileReader
 from hermes.texts import Texts
 
 MAX_SENT = 1000
@@ -45,6 +47,14 @@ class NamedSession:
     title: str | None
 
 
+@attrs.frozen
+class ChatFile:
+    """A file of a conversation: the part that names it, and the key that may read it."""
+
+    part: JsonObject
+    session_key: str
+
+
 class Chat(Protocol):
     """One conversation."""
 
@@ -61,12 +71,20 @@ class Chat(Protocol):
         """Whether a message was sent here, and not by another user of the conversation."""
         ...
 
-    async def submit(self, text: str) -> int:
+    async def submit(self, text: str, files: Sequence[LocalFile] = ()) -> int:
         """Send a message or a command; returns its inbox id once it is on disk."""
         ...
 
-    async def ask(self, text: str) -> int:
+    async def ask(self, text: str, files: Sequence[LocalFile] = ()) -> int:
         """Send a message or a command, and wait for its answer; returns the id of its turn."""
+        ...
+
+    async def files(self) -> Sequence[ChatFile]:
+        """Return the files of the current session, oldest first."""
+        ...
+
+    async def open_file(self, file: ChatFile) -> FileReader:
+        """Return a reader of a file. Raises `UnknownFile` if it was deleted."""
         ...
 
     async def status(self) -> Status:
@@ -109,20 +127,32 @@ class RuntimeChat:
         self._sent.append(uuid4().hex)
         return self._sent[-1]
 
-    async def submit(self, text: str) -> int:
+    async def submit(self, text: str, files: Sequence[LocalFile] = ()) -> int:
         """Send a message or a command; returns its inbox id once it is on disk."""
         text, command = recognize(text)
         event_id = self._new_event_id()
         inbound = Inbound(self.session_key, event_id, text, self.source, command=command)
-        return (await self.runtime.submit(inbound)).inbox_id
+        return (
+            await self.runtime.submit(inbound, attachments=[each.attachment for each in files])
+        ).inbox_id
 
-    async def ask(self, text: str) -> int:
+    async def ask(self, text: str, files: Sequence[LocalFile] = ()) -> int:
         """Send a message or a command, and wait for its answer; returns the id of its turn."""
         reply = await self.runtime.ask(
-            self.session_key, text,
+            self.session_key, text, attachments=[each.attachment for each in files],
             source=self.source, commands="all", event_id=self._new_event_id(),
         )  # fmt: skip
         return reply.turn_id
+
+    async def files(self) -> Sequence[ChatFile]:
+        """Return the files of the current session, oldest first."""
+        rows = await self.runtime.conversation(self.session_key).history(include_waiting=False)
+        parts = [part for row in rows for part in row.parts or () if file_id_of(part)]
+        return [ChatFile(part, self.session_key) for part in parts]
+
+    async def open_file(self, file: ChatFile) -> FileReader:
+        """Return a reader of a file. Raises `UnknownFile` if it was deleted."""
+        return await self.runtime.conversation(file.session_key).open_file(file.part["file"])
 
     async def status(self) -> Status:
         """Return the state of the conversation."""

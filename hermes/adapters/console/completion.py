@@ -13,6 +13,7 @@ from hermes.texts import ENGLISH, help_line
 
 PLATFORM = "console"
 RESUME = "/resume "
+ATTACH = "/attach "
 MAX_SUMMARY = 60
 
 

@@ -23,7 +23,7 @@ class Pastes:
 
     def expand(self, line: str) -> str:
         """Return a line with the pastes that it contains."""
-        for short, text in self._texts.items():
+        for short, text in list(self._texts.items()):  # called in another thread
             line = line.replace(short, text)
         return line
 

@@ -11,12 +11,13 @@ from typing import Any, Self
 import msgspec
 import trio
 
-from hermes.adapters.console.chat import NamedSession
+from hermes.adapters.console.chat import ChatFile, NamedSession
+from hermes.adapters.console.files.local import LocalFile
 from hermes.adapters.jsonrpc import events as e, types as t
-from hermes.adapters.jsonrpc.client import NOT_CONNECTED, Client, open_client
-from hermes.adapters.jsonrpc.frames import EventParams
+from hermes.adapters.jsonrpc.client import NOT_CONNECTED, Client, RequestFailed, open_client
+from hermes.adapters.jsonrpc.frames import FILE_REFUSED, NO_FILE, EventParams
 from hermes.background import set_event
-from hermes.errors import ActorStopped
+from hermes.errors import ActorStopped, AttachmentRefused, UnknownFile
 from hermes.events import (
     ApprovalAsked,
     Envelope,
@@ -31,10 +32,21 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import Approval, Message, Reply, ReplyStatus, Status, ToolCall
+from hermes.messages import (
+    Approval,
+    Message,
+    Reply,
+    ReplyStatus,
+    Status,
+    StoredFile,
+    ToolCall,
+    stored_file,
+)
 from hermes.texts import ENGLISH, Texts
 
 MAX_REMEMBERED = 200
+MAX_MESSAGES = 1000
+"""How many messages are searched for files."""
 STATUS: dict[e.Status, ReplyStatus] = {
     "complete": "complete",
     "interrupted": "interrupted",
@@ -83,6 +95,29 @@ class RemoteEvents:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class RemoteReader:
+    """Reads a file of the bot in pieces."""
+
+    def __init__(self, file: StoredFile, client: Client, handle: str) -> None:
+        self.file: StoredFile = file
+        self._client = client
+        self._handle = handle
+
+    async def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        """Return bytes from an offset; without a size, as many as a response has.
+
+        Raises `UnknownFile` if the file was deleted.
+        """
+        count = t.MAX_CHUNK if size is None else min(size, t.MAX_CHUNK)
+        params = t.ReadParams(session_id=self._handle, file=self.file.id, offset=offset, size=count)
+        try:
+            return (await self._client.call("file.read", params, t.ReadResult)).data
+        except RequestFailed as error:
+            if error.code != NO_FILE:
+                raise
+            raise UnknownFile(f"the file {self.file.id} was deleted") from None
 
 
 class RemoteChat:
@@ -139,14 +174,38 @@ class RemoteChat:
         """Return False: the bot reports only messages of others."""
         return False
 
-    async def submit(self, text: str) -> int:
-        """Send a message or a command; returns its inbox id once it is on disk."""
-        params = t.SubmitParams(session_id=self._handle, text=text)
+    async def submit(self, text: str, files: Sequence[LocalFile] = ()) -> int:
+        """Send a message or a command; returns its inbox id once it is on disk.
+
+        The files are read here, and uploaded before. Raises `AttachmentRefused` if the bot refuses
+        one of them.
+        """
+        parts = [t.Part(file=await self._upload(each)) for each in files]
+        params = t.SubmitParams(session_id=self._handle, text=text, parts=parts)
         return (await self._client.call("prompt.submit", params, t.SubmitResult)).message_id
 
-    async def ask(self, text: str) -> int:
+    async def _upload(self, file: LocalFile) -> str:
+        try:
+            return (await self._client.upload(self._handle, file.attachment)).id
+        except RequestFailed as error:
+            if error.code != FILE_REFUSED:
+                raise
+            raise AttachmentRefused(str(error).rstrip(".")) from None
+
+    async def ask(self, text: str, files: Sequence[LocalFile] = ()) -> int:
         """Send a message or a command, and wait for its answer; returns the id of its turn."""
-        return (await self.answer_to(await self.submit(text))).turn_id
+        return (await self.answer_to(await self.submit(text, files))).turn_id
+
+    async def files(self) -> Sequence[ChatFile]:
+        """Return the files of the latest messages of the current session, oldest first."""
+        params = t.HistoryParams(session_id=self._handle, limit=MAX_MESSAGES)
+        found = await self._client.call("session.history", params, t.HistoryResult)
+        parts = [part for row in found.messages for part in row.parts if part.file is not None]
+        return [ChatFile(part.stored.part, self._session_key) for part in parts]
+
+    async def open_file(self, file: ChatFile) -> RemoteReader:
+        """Return a reader of a file."""
+        return RemoteReader(stored_file(file.part), self._client, self._handle)
 
     async def answer_to(self, inbox_id: int) -> e.MessageComplete:
         """Wait for the answer to a message that was sent here."""
@@ -246,7 +305,12 @@ class RemoteChat:
         if given.decided_call is not None:
             self._decision = given.message_id
             return None
-        return MessageAccepted(given.text, given.message_id, platform=given.platform)
+        return MessageAccepted(
+            given.text,
+            given.message_id,
+            platform=given.platform,
+            parts=tuple(msgspec.to_builtins(part) for part in given.parts),
+        )
 
     def _ended(self, given: e.MessageComplete) -> TurnEnded:
         for inbox_id in given.message_ids:
@@ -261,6 +325,7 @@ class RemoteChat:
             turn_id=given.turn_id,
             status=status,
             error=given.error,
+            files=tuple(part.stored for part in given.files or ()),
         )
         return TurnEnded(reply, tuple(given.message_ids), dropped_by=given.dropped_by or None)
 

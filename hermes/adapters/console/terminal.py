@@ -79,6 +79,10 @@ class Terminal:
         """Print a message of the operator."""
         await self._call(functools.partial(self._view.echo, text))
 
+    async def put_back(self, line: str) -> None:
+        """Put a line that was not accepted back into the input, unless something is typed there."""
+        await self._call(functools.partial(self._view.put_back, line))
+
     async def update(self, activity: Activity) -> None:
         """Show what is going on, around the input line."""
         await self._call(functools.partial(self._view.update, activity))

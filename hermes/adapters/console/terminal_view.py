@@ -27,7 +27,8 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 
 from hermes.adapters.console.activity import FRAMES_PER_SECOND, Activity
 from hermes.adapters.console.chat import NamedSession
-from hermes.adapters.console.completion import RESUME, choices
+from hermes.adapters.console.completion import ATTACH, RESUME, choices
+from hermes.adapters.console.files.paths import path_choices
 from hermes.adapters.console.history import ConsoleHistory, is_recorded
 from hermes.adapters.console.markdown import plain, render
 from hermes.adapters.console.markdown_stream import BlockSplitter
@@ -60,7 +61,19 @@ class SessionsRequest:
             self.sessions.set_result(sessions)
 
 
-Input: TypeAlias = str | Interrupt | SessionsRequest
+class Typed:
+    """A line that the operator has entered, with long pastes in their short form."""
+
+    def __init__(self, line: str, pastes: Pastes) -> None:
+        self.line = line
+        self._pastes = pastes
+
+    def expand(self, line: str) -> str:
+        """Return a form of the line with the pastes themselves."""
+        return self._pastes.expand(line)
+
+
+Input: TypeAlias = Typed | Interrupt | SessionsRequest
 
 
 class TerminalView:
@@ -117,7 +130,14 @@ class TerminalView:
         text = buffer.text
         if text.strip():
             buffer.reset(append_to_history=is_recorded(text))
-            self._report(self._pastes.expand(text))
+            self._report(Typed(text, self._pastes))
+
+    def put_back(self, line: str) -> None:
+        """Put a line that was not accepted back into the input, unless something is typed there."""
+        buffer = self._session.default_buffer
+        if not buffer.text:
+            buffer.text = line
+            buffer.cursor_position = len(line)
 
     def _paste(self, event: KeyPressEvent) -> None:
         text = event.data.replace("\r\n", "\n").replace("\r", "\n")
@@ -256,6 +276,11 @@ class _InputCompleter(Completer):
             sessions = await request.sessions
         for each in choices(line, sessions):
             yield Completion(each.text, start_position=-each.replaces, display_meta=each.summary)
+        if "@" in line or line.lower().startswith(ATTACH):
+            loop = asyncio.get_running_loop()
+            command = ATTACH if line.lower().startswith(ATTACH) else None
+            for path in await loop.run_in_executor(None, path_choices, line, command):
+                yield Completion(path.text, start_position=-path.replaces)
 
 
 def _open_output() -> Output:

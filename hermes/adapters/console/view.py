@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any
 
 import attrs
 import trio
@@ -23,6 +24,8 @@ from hermes.adapters.console.activity import (
     is_call,
     tool_card,
 )
+from hermes.adapters.console.chat import ChatFile
+from hermes.adapters.console.screen import Screen
 from hermes.background import set_event
 from hermes.events import (
     ApprovalAsked,
@@ -38,10 +41,11 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import Approval, OutboxRow, ToolCall
-from hermes.sanitize import shorten
+from hermes.messages import Approval, JsonObject, Message, OutboxRow, StoredFile, ToolCall
+from hermes.sanitize import one_line, shorten
 from hermes.session_keys import CLIENT_PLATFORM
 from hermes.texts import ENGLISH, Texts
+from hermes.transcript.attachments import describe, readable_text
 from hermes.transcript.questions import question
 
 MAX_REMEMBERED = 200
@@ -53,43 +57,7 @@ OTHER = "[other chat]"
 DECISIONS = ("/approve", "/deny")
 RECOVERED = "You may have seen this before:"
 INTERRUPTED = "(interrupted)"
-
-
-class Screen(Protocol):
-    """Shows text; it sanitizes whatever it is given."""
-
-    @property
-    def columns(self) -> int:
-        """The width of a line."""
-        ...
-
-    async def stream(self, text: str) -> None:
-        """Show the next piece of an answer, which is Markdown."""
-        ...
-
-    async def finish(self) -> None:
-        """End the answer."""
-        ...
-
-    async def show(self, text: str, *, markdown: bool = False) -> None:
-        """Show a separate text, also in the middle of an answer, which continues after it."""
-        ...
-
-    async def note(self, text: str) -> None:
-        """Show something that is not part of the conversation; to people, not to programs."""
-        ...
-
-    async def alert(self, text: str) -> None:
-        """Show something the user must know, separately from the answers; also in a pipeline."""
-        ...
-
-    async def echo(self, text: str) -> None:
-        """Show a message of the operator, if the terminal has not done so by itself."""
-        ...
-
-    async def update(self, activity: Activity) -> None:
-        """Show what is going on."""
-        ...
+HOW_TO_SAVE = "To keep it in the current folder: /save {name}"
 
 
 class ConversationView:
@@ -131,6 +99,11 @@ class ConversationView:
         self._ended: deque[int] = deque(maxlen=MAX_REMEMBERED)
         self._closed = False
         self._changed = trio.Event()
+
+    @cached_property
+    def files(self) -> deque[ChatFile]:
+        """The latest files that were shown."""
+        return deque(maxlen=MAX_REMEMBERED)
 
     # Events
 
@@ -262,8 +235,9 @@ class ConversationView:
         """
         for inbox_id in inbox_ids:
             other = self._others.pop(inbox_id, None)
-            if other is not None and other.text:
-                line = f"{other.text}: {answer}" if answer else other.text
+            if other is not None and (other.text or other.parts):
+                said = readable_text(Message("user", other.text, parts=other.parts))
+                line = f"{said}: {answer}" if answer else said
                 await self.screen.note(f"{OTHER} {shorten(line, MAX_OTHER)}")
 
     def _is_decision_of_other(self, event: TurnEnded) -> bool:
@@ -300,6 +274,7 @@ class ConversationView:
             await self._show_answer(reply.turn_id, reply.text, markdown=markdown)
             # Afterwards: if this is cancelled, the outbox row must still be shown.
             self._shown.append((row_turn_id, reply.text))
+        await self._show_files(row_turn_id, reply.files)
         if reply.status == "interrupted":
             await self.screen.note(INTERRUPTED)
         if self.running == reply.turn_id:
@@ -321,6 +296,9 @@ class ConversationView:
         kind = row.body.get("kind")
         own = row.session_key == self._session_key and row.turn_id
         number = row.body.get("approval")
+        if "file" in row.body:
+            await self._show_file_row(row, text, own=bool(own))
+            return
         if not text or (own and self._was_shown(row.turn_id, text)) or self._has_asked(number):
             return
         if isinstance(number, int) and number in self.expected:
@@ -334,6 +312,32 @@ class ConversationView:
             self._shown.append((row.turn_id, text))
         if isinstance(number, int):
             self._questions.append((number, self.running))
+
+    async def _show_files(self, turn_id: int, files: Sequence[StoredFile]) -> None:
+        """Show the files of an answer."""
+        new = [file for file in files if not self._was_shown(turn_id, file.id)]
+        for file in new:
+            await self._show_file(file.part, self._session_key)
+            self._shown.append((turn_id, file.id))
+        if new:
+            await self.screen.note(HOW_TO_SAVE.format(name=new[-1].name or "").rstrip())
+
+    async def _show_file_row(self, row: OutboxRow, text: str, *, own: bool) -> None:
+        """Show the row of one file; `text` says what became of it if it was deleted."""
+        part: JsonObject = row.body["file"]
+        if own and self._was_shown(row.turn_id, part["file"]):
+            return
+        if row.recovered:
+            await self.screen.note(RECOVERED)
+        await self._show_file(part, row.session_key, text)
+        await self.screen.note(HOW_TO_SAVE.format(name=part.get("name") or "").rstrip())
+        if own:
+            self._shown.append((row.turn_id, part["file"]))
+
+    async def _show_file(self, part: JsonObject, session_key: str, text: str = "") -> None:
+        await self.screen.finish()
+        await self.screen.show(one_line(text or describe(part)))
+        self.files.append(ChatFile(part, session_key))
 
     async def _show_answer(self, turn_id: int | None, text: str, *, markdown: bool) -> None:
         """Show an answer without the part that was streamed."""

@@ -62,7 +62,7 @@ log: logging.Logger = logging.getLogger(__name__)
 PROTOCOL = 1
 MAX_RUNNING = 1000
 """Concurrent requests of one client; further ones are refused, so that memory is bounded."""
-MAX_RUNNING_BYTES = 64 * 1024 * 1024
+MAX_RUNNING_BYTES = 32 * 1024 * 1024
 """The same, for the size of the params of these requests together."""
 _DECODERS = {name: msgspec.json.Decoder(method.params).decode for name, method in METHODS.items()}
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 import attrs
-import httpx2
 import msgspec
 
 from hermes.agents.providers.base import SLOT_FIELDS, FileBody, Unavailable, decode_header
@@ -35,6 +34,11 @@ async def open_body(body: FileBody) -> BodyStream:
         else:
             segments += [_Bytes(json + before), content, _Bytes(after)]
     return BodyStream([*segments, _Bytes(pieces[-1])])
+
+
+def body_around(head: bytes, file: FileReader, tail: bytes) -> BodyStream:
+    """Return a body that is a file as it is, between `head` and `tail`."""
+    return BodyStream([_Bytes(head), _Content(file), _Bytes(tail)])
 
 
 @attrs.frozen
@@ -74,29 +78,44 @@ class _Base64:
         return base64.b64encode(await _read(self.reader, index * CHUNK, wanted))
 
 
-_Segment: TypeAlias = _Bytes | _Base64
+@attrs.frozen
+class _Content:
+    """A file as it is."""
+
+    reader: FileReader
+
+    @property
+    def size(self) -> int:
+        return self.reader.file.size
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.reader.file.size // CHUNK)
+
+    async def read(self, index: int) -> bytes:
+        wanted = min(CHUNK, self.reader.file.size - index * CHUNK)
+        return await _read(self.reader, index * CHUNK, wanted)
 
 
-class BodyStream(httpx2.AsyncByteStream):
-    """Sends a body once. It is no async generator: a request that fails would leave it open."""
+_Segment: TypeAlias = _Bytes | _Base64 | _Content
+
+
+class BodyStream:
+    """The chunks of a body, which are read when they are needed."""
 
     def __init__(self, segments: Sequence[_Segment]) -> None:
         self.size: int = sum(each.size for each in segments)
         """The length of the body in bytes."""
-        self._order: Iterator[tuple[_Segment, int]] = (
-            (segment, index) for segment in segments for index in range(segment.chunks)
-        )
+        self._segments = segments
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        for segment, index in self._order:
-            try:
-                return await segment.read(index)
-            except UnknownFile as error:  # another attempt sends a note instead
-                raise Unavailable(f"an attached file cannot be read: {error}") from error
-        raise StopAsyncIteration
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for segment in self._segments:
+            for index in range(segment.chunks):
+                try:
+                    chunk = await segment.read(index)
+                except UnknownFile as error:  # another attempt sends a note instead
+                    raise Unavailable(f"an attached file cannot be read: {error}") from error
+                yield chunk
 
 
 async def _text(reader: FileReader) -> _Bytes:

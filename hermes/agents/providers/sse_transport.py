@@ -7,8 +7,7 @@ import math
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 from urllib.parse import urlsplit
 
@@ -26,7 +25,7 @@ from hermes.agents.providers.base import (
     RequestRejected,
     Unavailable,
 )
-from hermes.agents.providers.file_body import open_body
+from hermes.agents.providers.file_body import BodyStream, open_body
 from hermes.agents.providers.stream_events import JSON_ERRORS
 from hermes.background import cancel
 from hermes.errors import ContextOverflow, HermesError
@@ -54,7 +53,7 @@ async def post(
     client: httpx2.AsyncClient,
     endpoint: Endpoint,
     path: str,
-    body: bytes | FileBody,
+    body: bytes | FileBody | BodyStream,
     headers: Mapping[str, str],
     on_event: Callable[[bytes], None],
 ) -> None:
@@ -72,10 +71,11 @@ async def post(
     _check_headers(endpoint, all_headers)
     try:
         with trio.fail_after(endpoint.call_timeout):
-            async with (
-                client.stream("POST", url, content=body, headers=all_headers, timeout=timeout)
-                if isinstance(body, bytes)
-                else _stream_files(client, url, body, all_headers, timeout)
+            content = await open_body(body) if isinstance(body, FileBody) else body
+            if not isinstance(content, bytes):
+                all_headers["content-length"] = str(content.size)
+            async with client.stream(
+                "POST", url, content=content, headers=all_headers, timeout=timeout
             ) as response:
                 if not response.is_success:
                     text = (await _read_start(response, MAX_ERROR_BODY)).decode(errors="replace")
@@ -96,28 +96,6 @@ async def post(
     except (httpx2.TransportError, httpx2.DecodingError) as error:
         why = endpoint.redact(_reason(error, url))
         raise Unavailable(f"the connection to {endpoint.title} failed: {why}") from None
-
-
-@asynccontextmanager
-async def _stream_files(
-    client: httpx2.AsyncClient,
-    url: str,
-    body: FileBody,
-    headers: Mapping[str, str],
-    limits: httpx2.Timeout,
-) -> AsyncIterator[httpx2.Response]:
-    """Send a request with files, in pieces and with its exact length; yield the response."""
-    stream = await open_body(body)
-    request = client.build_request(
-        "POST", url, headers={**headers, "content-length": str(stream.size)}, timeout=limits
-    )
-    # The client would wrap it in an async generator, and leave that open if sending fails.
-    request.stream = stream
-    response = await client.send(request, stream=True)
-    try:
-        yield response
-    finally:
-        await response.aclose()
 
 
 def _reason(error: Exception, url: str) -> str:

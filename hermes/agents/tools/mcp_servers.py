@@ -19,13 +19,15 @@ import attrs
 import trio
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent, Tool as McpTool
+from mcp_types import CONNECTION_CLOSED, TextContent, Tool as McpTool
 
 from hermes import user_code
+from hermes.agents.tools.definitions import Tool
 from hermes.agents.tools.mcp_causes import cause_of, too_slow
 from hermes.agents.tools.mcp_errors import ErrorOutput, reporting
+from hermes.agents.tools.mcp_results import outputs_of_result, text_of
+from hermes.agents.tools.outputs import ToolOutput
 from hermes.agents.tools.schema import GivenSignature
-from hermes.agents.tools.toolbox import Tool
 from hermes.background import open_background, set_event, start_soon
 from hermes.errors import HermesError
 from hermes.messages import JsonObject
@@ -187,7 +189,17 @@ class Connection:
         await self._tried.wait()
 
     async def call(self, name: str, arguments: JsonObject) -> tuple[str, bool]:
-        """Call a tool; returns its output and whether it failed.
+        """Call a tool; returns the text of its output and whether it failed.
+
+        Raises `ServerDown` if the server is not running, or if the connection fails.
+        """
+        outputs, failed = await self.call_with_files(name, arguments)
+        return text_of(outputs), failed
+
+    async def call_with_files(
+        self, name: str, arguments: JsonObject
+    ) -> tuple[list[ToolOutput], bool]:
+        """Call a tool; returns its output with the files, and whether it failed.
 
         Raises `ServerDown` if the server is not running, or if the connection fails.
         """
@@ -198,14 +210,18 @@ class Connection:
             with trio.fail_after(self.server.call_timeout):
                 result = await client.call_tool(name, arguments)
         except trio.TooSlowError:
-            return f"it timed out after {self.server.call_timeout:g} seconds", True
+            text = f"it timed out after {self.server.call_timeout:g} seconds"
+            return [ToolOutput(text)], True
         except MCPError as error:
             if error.error.code != CONNECTION_CLOSED:
-                return str(error), True
+                return [ToolOutput(str(error))], True
             raise self._mark_lost(error) from error
         except Exception as error:
             raise self._mark_lost(error) from error
-        return _text(result), bool(result.is_error)
+        if all(isinstance(content, TextContent) for content in result.content):
+            return outputs_of_result(result), bool(result.is_error)
+        outputs = await trio.to_thread.run_sync(outputs_of_result, result)
+        return outputs, bool(result.is_error)
 
 
 def tools_of(connections: Sequence[Connection], *, approval: bool = False) -> list[Tool]:
@@ -262,21 +278,14 @@ async def _list_tools(client: Client, server: str) -> dict[str, McpTool]:
     return tools
 
 
-def _caller(connection: Connection, name: str) -> Callable[..., Awaitable[str]]:
-    async def call(**arguments: object) -> str:
-        text, failed = await connection.call(name, arguments)
+def _caller(connection: Connection, name: str) -> Callable[..., Awaitable[str | list[ToolOutput]]]:
+    async def call(**arguments: object) -> str | list[ToolOutput]:
+        outputs, failed = await connection.call_with_files(name, arguments)
         if failed:
-            raise ToolRefused(text)
-        return text
+            raise ToolRefused(text_of(outputs))
+        return outputs if any(output.files for output in outputs) else text_of(outputs)
 
     return call
-
-
-def _text(result: CallToolResult) -> str:
-    texts = [
-        part.text if isinstance(part, TextContent) else f"({part.type})" for part in result.content
-    ]
-    return "\n".join(texts) or "(no output)"
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""`tool` and `Toolbox`: typed Python functions that a model may call.
+"""`Toolbox`: runs the tools that a model calls.
 
 If a call fails, the model gets the reason in one line and can try again. Tools with side effects
 can record a call before it runs (`once`) or require the approval of the user (`approval`).
@@ -10,18 +10,26 @@ import copy
 import functools
 import inspect
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
-import attrs
 import trio
 from msgspec.structs import replace
 
 from hermes import user_code
 from hermes.agents.remote_turns import LoopTurn
 from hermes.agents.threads import HOST_LOOP
-from hermes.agents.tools.schema import Arguments, BadArguments, Signature, result_text
+from hermes.agents.tools.definitions import Tool as Tool, tool as tool
+from hermes.agents.tools.outputs import (
+    ToolOutcome as ToolOutcome,
+    ToolOutput as ToolOutput,
+    from_host_loop,
+    outputs_of,
+    recorded,
+    replayed,
+    store_files,
+)
+from hermes.agents.tools.schema import NO_RESULT, Arguments, BadArguments, result_text
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
 from hermes.events import ApprovalAsked
 from hermes.messages import Approval, JsonObject, Outbound, ToolCall, ToolCallRecord
@@ -34,14 +42,9 @@ from hermes.transcript import questions
 
 log: logging.Logger = logging.getLogger(__name__)
 
-TIMEOUT = 300.0
-MAX_OUTPUT = 50_000
-MIN_MAX_OUTPUT = 200
 MAX_THREADS = 20
 APPROVAL_TIMEOUT = 3600.0
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
-OMITTED = "\n[{omitted} of {total} characters omitted]"
 UNKNOWN_OUTCOME = (
     "This call of {name} was started before, and then the process ended. It is unknown whether it "
     "took effect; it is not run again."
@@ -55,138 +58,6 @@ ARGUMENTS_TOO_LONG = (
 )
 NO_STORE = "{name} was not run: its calls must be recorded, and there is no store."
 NOT_RECORDED = "{name} was not run: the call could not be recorded ({error})."
-
-
-@attrs.frozen
-class ToolOutcome:
-    """The result of a tool call."""
-
-    content: str
-    """The text for the model."""
-    failed: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class Tool:
-    """A function that a model may call. Made by `tool`; it can still be called as the function."""
-
-    name: str
-    function: Callable[..., Any]
-    signature: Signature
-    once: bool = False
-    """Each call is recorded before it runs, and not repeated if the turn runs again."""
-    approval: bool = False
-    """A call needs the user's approval of exactly its arguments; implies `once`."""
-    platforms: frozenset[str] | None = None
-    """The platforms on which the tool is available; None: all."""
-    timeout: float = TIMEOUT
-    """Maximum duration of a call in seconds."""
-    max_output: int = MAX_OUTPUT
-    """Maximum length of the output in characters."""
-    on_host_loop: bool = False
-    """Whether the function runs on the loop of an asyncio host."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself."""
-        return self.function(*args, **kwargs)
-
-    @property
-    def schema(self) -> JsonObject:
-        """Name, description and parameters, as a model gets them."""
-        return {
-            "name": self.name,
-            "description": self.signature.description,
-            "parameters": self.signature.parameters,
-        }
-
-    def is_for(self, platform: str) -> bool:
-        """Whether the tool is available on a platform."""
-        return self.platforms is None or platform in self.platforms
-
-    def truncate(self, text: str) -> str:
-        """Cut a text to `max_output` characters, with a note of how many are omitted."""
-        if len(text) <= self.max_output:
-            return text
-        room = self.max_output - len(OMITTED.format(omitted=len(text), total=len(text)))
-        return text[:room] + OMITTED.format(omitted=len(text) - room, total=len(text))
-
-
-@overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
-@overload
-def tool(
-    *,
-    name: str | None = None,
-    once: bool = False,
-    approval: bool = False,
-    platforms: Iterable[str] | None = None,
-    timeout: float = TIMEOUT,
-    max_output: int = MAX_OUTPUT,
-    on_host_loop: bool = False,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(
-    function: Callable[..., Any] | None = None, /, **options: Any
-) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Decorator that makes a tool of a function, as `@tool` or with options.
-
-    The schema for the model comes from the type annotations and the docstring. Plain functions run
-    in a thread. A parameter that is annotated with `Turn`, or called `turn` without an annotation,
-    receives the running turn and is not shown to the model.
-
-    Args:
-        name: The name for the model; by default that of the function.
-        once: Record each call before it runs. If the turn runs again after a crash, the call is
-            not repeated: the model gets the earlier result, or a note that it is unknown.
-        approval: Run a call only after the user has approved exactly these arguments; implies
-            `once`.
-        platforms: Names of the platforms on which the tool is available; by default all.
-        timeout: Maximum duration of a call in seconds.
-        max_output: Maximum length of the output in characters.
-        on_host_loop: Run a coroutine function on the loop of the program that has opened the
-            runtime, if it is an asyncio program. Other coroutine functions run on Trio.
-
-    Raises `TypeError` if a model cannot call the function, and `ValueError` for invalid options.
-    """
-    if function is not None:
-        return _make_tool(function)
-    return lambda function: _make_tool(function, **options)
-
-
-def _make_tool(  # noqa: PLR0913 - the options of a tool
-    function: Callable[..., Any],
-    *,
-    name: str | None = None,
-    once: bool = False,
-    approval: bool = False,
-    platforms: Iterable[str] | None = None,
-    timeout: float = TIMEOUT,
-    max_output: int = MAX_OUTPUT,
-    on_host_loop: bool = False,
-) -> Tool:  # fmt: skip
-    name = str(name or getattr(function, "__name__", ""))  # a functools.partial has no name
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"a tool needs a name of 1 to 64 letters, digits, underscores or hyphens, not {name!r}"
-        )
-    if isinstance(platforms, str):
-        raise TypeError(f"tool {name}: platforms must be a list of names, such as [{platforms!r}]")
-    if not timeout > 0:
-        raise ValueError(f"tool {name}: timeout must be positive, not {timeout!r}")
-    if max_output < MIN_MAX_OUTPUT:
-        raise ValueError(f"tool {name}: max_output must be at least {MIN_MAX_OUTPUT}")
-    if on_host_loop and not inspect.iscoroutinefunction(function):
-        raise TypeError(f"tool {name}: only a coroutine function can run on the host's loop")
-    return Tool(
-        name=name,
-        function=function,
-        signature=Signature.of(function, name),
-        once=once or approval,
-        approval=approval,
-        platforms=None if platforms is None else frozenset(platforms),
-        timeout=timeout,
-        max_output=max_output,
-        on_host_loop=on_host_loop,
-    )
 
 
 class Toolbox:
@@ -289,12 +160,12 @@ class Toolbox:
             return _not_recorded(tool, error, _extra(turn))
         if earlier is None:
             outcome = await self._call(tool, arguments, turn)
-            done = replace(record, result=outcome.content, failed=outcome.failed)
+            done = replace(record, result=recorded(outcome), failed=outcome.failed)
             await _save(records, done, _extra(turn))
             return outcome
         if earlier.result is None:
             return ToolOutcome(UNKNOWN_OUTCOME.format(name=tool.name), failed=True)
-        return ToolOutcome(earlier.result, earlier.failed)
+        return await replayed(earlier.result, turn, self._redact, failed=earlier.failed)
 
     async def _ask_approval(
         self, tool: Tool, arguments: Arguments, turn: Turn, records: ToolRecords
@@ -331,14 +202,22 @@ class Toolbox:
         """Call the function, within its timeout and the deadline of the turn."""
         with trio.move_on_at(min(trio.current_time() + tool.timeout, turn.deadline)):
             with user_code.contained(TurnClosed) as caught:
-                text = result_text(await self._await(tool, arguments, turn))
-                return await self._outcome(tool, text)
+                return await self._result(tool, await self._await(tool, arguments, turn), turn)
             assert caught.error is not None
             about, extra = (tool.name, turn.turn_id), _extra(turn)
             log.warning("tool %s failed in turn %d", *about, exc_info=caught.error, extra=extra)
             error = self._redact(user_code.describe(caught.error))
             return await self._outcome(tool, f"{tool.name} failed: {one_line(error)}", failed=True)
         return ToolOutcome(f"{tool.name} timed out after {tool.timeout:g} seconds.", failed=True)
+
+    async def _result(self, tool: Tool, value: object, turn: Turn) -> ToolOutcome:
+        """Return what a function has returned as an outcome, with its files stored."""
+        outputs = outputs_of(value)
+        if outputs is None:
+            return await self._outcome(tool, result_text(value))
+        stored = await store_files(outputs, turn, self._redact)
+        text = "\n".join(filter(None, [output.text for output in outputs]))
+        return (await self._outcome(tool, text)).with_files(*stored, NO_RESULT)
 
     async def _outcome(self, tool: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
         await prepare(text, self._redact)
@@ -350,7 +229,8 @@ class Toolbox:
         if host is not None:
             remote = LoopTurn(turn)
             try:
-                return await host.run(_bind(tool, arguments, remote))
+                value = await host.run(_bind(tool, arguments, remote))
+                return from_host_loop(value, host)
             finally:
                 remote.end()
         call = _bind(tool, arguments, turn)

@@ -23,7 +23,7 @@ SPARED = 3600.0
 STEP = 200
 # ?1 is the machine's steady clock: a date that is set wrong ages nothing. The clock starts again
 # with the machine, so a file from a later time of it is at least as old as the machine's start.
-IS_OLD: Final = f"iif(f.steady_at <= ?1, ?1 - f.steady_at, ?1) > {SPARED}"
+IS_OLD: Final = f"CASE WHEN f.steady_at <= ?1 THEN ?1 - f.steady_at ELSE ?1 END > {SPARED}"
 _FILES = (
     f"SELECT f.id, {IS_OLD} AND {attachments.UNUSED} FROM files f "
     f"WHERE f.id > ?2 ORDER BY f.id LIMIT {STEP}"

@@ -22,6 +22,7 @@ from hermes.messages import (
     Source,
     Withdrawn,
 )
+from hermes.messages.transcripts import add_transcripts
 from hermes.sanitize import scrub
 from hermes.store.conversations import codec, outbox
 from hermes.store.transaction import Transaction
@@ -120,6 +121,27 @@ def source_of(tx: Transaction, inbox_id: int) -> Source:
     """Return where an open message came from."""
     row = tx.one("SELECT body FROM inbox WHERE id = ? AND body IS NOT NULL", inbox_id)
     return Source() if row is None else decode(row[0]).source
+
+
+def store_transcripts(
+    tx: Transaction, session_key: str, inbox_id: int, transcripts: Mapping[str, str]
+) -> bool:
+    """Add transcripts, by file id, to the audio parts of an open message; earlier ones stay.
+
+    Returns False, and stores nothing, if the message is not open.
+    """
+    row = tx.one(
+        "SELECT body FROM inbox WHERE state = 'open' AND id = ? AND session_key = ?",
+        inbox_id,
+        session_key,
+    )
+    if row is None:
+        return False
+    inbound = decode(row[0])
+    parts = add_transcripts(inbound.parts or (), transcripts)
+    body = codec.encode_json(replace(inbound, parts=parts or inbound.parts))
+    tx.run("UPDATE inbox SET body = ? WHERE id = ? AND state = 'open'", body, inbox_id)
+    return True
 
 
 def start_inbox(tx: Transaction, inbox_ids: Sequence[int]) -> None:

@@ -22,7 +22,7 @@ from collections.abc import (
     Callable,
     Iterator,
 )
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -163,7 +163,9 @@ class BlobWriter:
         self._expected = expected
         self._hash = hashlib.sha256()
         self._size = 0
+        self._staging = ExitStack()
         with storing():
+            self._staging.enter_context(folder.staging())
             self._path = folder.new_file()
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             self._file = os.fdopen(descriptor, "w+b", buffering=0)
@@ -193,6 +195,7 @@ class BlobWriter:
             os.fsync(self._file.fileno())
             media = recognize(self._file)
             self._file.close()
+        self._staging.close()
         return StagedFile(self._path, self._hash.hexdigest(), self._size, media)
 
     def discard(self) -> None:
@@ -201,6 +204,7 @@ class BlobWriter:
             self._file.close()
         with suppress(OSError):
             self._path.unlink()
+        self._staging.close()
 
 
 async def stage_chunks(

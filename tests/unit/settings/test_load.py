@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 from hypothesis import given, strategies as st
 
-from hermes.config import Config
+from hermes.config import AttachmentLimits, Config
 from hermes.settings import Problem, Settings, SettingsError, load
 
 ROOT = Path(__file__).parents[3]
@@ -70,6 +70,9 @@ def test_an_empty_file_has_the_defaults():
         ("[runtime]\nwhen_busy_by_platform = {\"rpc\" = 'quick'}",
          [(2, "runtime.when_busy_by_platform.rpc")]),
         ("[telegram]\nusers = [1]", [(1, "telegram.token")]),
+        ("[transcriber]\nkey = 'sk-1'", [(1, "transcriber.base_url"), (1, "transcriber.model"),
+                                         (2, "transcriber.key")]),
+        ("[transcriber]\nbase_url = 'localhost'\nmodel = 'm'", [(2, "transcriber.base_url")]),
         ("[telegram]\ntoken = 'env:T'", [(1, "telegram")]),
         ("[telegram]\ntoken = 'env:T'\nusers = [\n 1,\n 'ann', # not a number\n 'bob']",
          [(5, "telegram.users[1]"), (6, "telegram.users[2]")]),
@@ -97,6 +100,9 @@ def test_an_empty_file_has_the_defaults():
         ("[expiry]\nmode = 'idle'\nidle_minutes = 0", [(3, "expiry.idle_minutes")]),
         ("[agent]\nkind = 'openai'\nmodel = 'm'\n[compression]\ncooldowns = [1, -1]",
          [(5, "compression.cooldowns")]),
+        ("[attachments]\nmax_pixels = 0\nsize = 3\ntypes = [1]", [(2, "attachments.max_pixels"),
+         (3, "attachments.size"), (4, "attachments.types")]),
+        ("[runtime]\nattachments = {}", [(2, "runtime.attachments")]),
         ("[rates]\nburst = 0\nper_minute = 'x'", [(2, "rates.burst"), (3, "rates.per_minute")]),
     ],
 )  # fmt: skip
@@ -198,12 +204,14 @@ def test_the_tables_of_the_file_become_the_config_of_the_runtime():
         "[compression]\nwindow = 9000\nmodel = 'small'\n"
         "[expiry]\nmode = 'idle'\nidle_minutes = 5\n"
         "[expiry_by.console]\nmode = 'daily'\n"
+        "[attachments]\nmessage_files = 3\ntypes = ['image/*']\n"
     )
     config = settings.config()
     assert (config.when_busy, config.max_attempts, config.turn_timeout) == ("steer", 5, 60.0)
     assert config.compression.window == 9000
     assert config.expiry.idle_minutes == 5
     assert config.expiry_of("console", "dm").mode == "daily"
+    assert config.attachments == AttachmentLimits(message_files=3, types=("image/*",))
     assert load("").config() == Config(compression=Settings().compression)
 
 

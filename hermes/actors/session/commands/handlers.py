@@ -200,6 +200,21 @@ async def _quit(state: SessionState, call: CommandCall, _: str) -> str:
     return await reply(state, call, texts_of(state).goodbye)
 
 
+@handles("attach")
+async def _attach(state: SessionState, call: CommandCall, _: str) -> str:
+    return await usage(state, call, "attach")  # the console itself runs it, and reads the files
+
+
+@handles("detach")
+async def _detach(state: SessionState, call: CommandCall, _: str) -> str:
+    return await usage(state, call, "detach")
+
+
+@handles("save")
+async def _save(state: SessionState, call: CommandCall, _: str) -> str:
+    return await usage(state, call, "save")
+
+
 @handles("start")
 async def _start(state: SessionState, call: CommandCall, _: str) -> str:
     return await reply(state, call, texts_of(state).start)

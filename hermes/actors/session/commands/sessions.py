@@ -22,6 +22,7 @@ from hermes.actors.session.commands.listing import (
 )
 from hermes.actors.session.state import SessionState
 from hermes.messages import SearchHit, Session
+from hermes.transcript.attachments import readable_text
 from hermes.transcript.calls import shown_call
 from hermes.transcript.compaction import is_question
 from hermes.transcript.decisions import decision_in
@@ -84,8 +85,10 @@ async def _resumed(state: SessionState, session: Session) -> str:
     last = max(asked, default=None)
     lines.append(texts.resumed.format(name=session.title or session.id))
     if last is not None:
-        lines.append(texts.last_question.format(text=shorten(rows[last].content, MAX_EXCERPT)))
-        said = [row.content for row in rows[last:] if row.role == "assistant" and row.content]
+        question = shorten(readable_text(rows[last]), MAX_EXCERPT)
+        lines.append(texts.last_question.format(text=question))
+        replies = [readable_text(row) for row in rows[last:] if row.role == "assistant"]
+        said = [text for text in replies if text]
         lines += [texts.last_answer.format(text=shorten(text, MAX_EXCERPT)) for text in said[-1:]]
     return "\n".join(lines)
 

@@ -154,6 +154,26 @@ async def test_deltas_of_two_turns_or_kinds_are_not_merged():
     assert await out.next_frame() is None
 
 
+async def test_all_that_wait_for_a_full_buffer_are_resumed():
+    out, resumed = SendBuffer(max_sheddable=100), []
+
+    async def wait(name):
+        await out.wait_writable()
+        resumed.append(name)
+
+    out.send_result(1, "x" * 1000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait, "reader")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(wait, "request")
+        await trio.testing.wait_all_tasks_blocked()
+        assert resumed == []
+        await out.next_frame()
+        with trio.fail_after(10):
+            while len(resumed) < 2:
+                await trio.lowlevel.checkpoint()
+
+
 @given(st.integers(0, 20), st.integers(0, 25))
 @settings(deadline=None)
 def test_a_replay_has_the_frames_sent_after_that_number(sent, after):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 
 import httpx2
@@ -249,6 +250,13 @@ async def test_a_file_that_was_deleted_is_described(kind, media_type):
     assert message["content"][0]["text"] == "[image cat, 5 bytes: it was deleted]"
 
 
+@pytest.mark.parametrize("media_type", ["image/png", "text/plain"])
+async def test_a_file_whose_content_is_lost_is_described(openai, files, media_type):
+    part = files.add(PNG, media_type)
+    files.readers[part["file"]].content = None
+    assert (await openai([user(part)]))[0]["content"][0]["text"].endswith(": it was deleted]")
+
+
 @pytest.mark.parametrize("id_", ["", 'x"\0,'])
 async def test_a_malformed_id_is_one_of_a_deleted_file(openai, id_):
     part = {"type": "image", "file": id_, "media_type": "image/png"}
@@ -333,6 +341,19 @@ async def test_the_same_rows_have_the_same_bytes_alone_and_together(files):
         together = b",".join(made.encode(rows))
         apart = b",".join(made.encode(rows[:1]) + made.encode(rows[1:4]) + made.encode(rows[4:]))
         assert together == apart
+
+
+async def test_a_file_that_is_deleted_while_it_is_sent_is_described_in_the_next_attempt(files):
+    part = files.add(PNG + bytes(CHUNK), "image/png", "a")
+    made = provider(OpenAIChat)
+    body = with_files(made.body(b"", made.encode([user(part)]), ()), files.open_file)
+    async with contextlib.aclosing(aiter(await open_body(body))) as stream:
+        await anext(stream)
+        files.readers.pop(part["file"]).content = None
+        with pytest.raises(Unavailable, match="cannot be read"):
+            await anext(stream)
+    content = b"".join([chunk async for chunk in await open_body(body)])
+    assert b"it was deleted" in content
 
 
 @pytest.mark.parametrize("shorter", [0, 3])

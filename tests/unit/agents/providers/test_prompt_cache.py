@@ -17,6 +17,7 @@ from hermes.agents.providers.anthropic_messages import AnthropicMessages
 from hermes.agents.providers.base import (
     Completion,
     Endpoint,
+    FileBody,
     RequestRejected,
     Unavailable,
 )
@@ -41,6 +42,13 @@ PARTS = (
     {"type": "text", "text": "see"},
     {"type": "image_url", "image_url": {"url": "https://a/b"}},
 )
+FILES = (
+    {"type": "text", "text": "see"},
+    {"type": "image", "file": "file_1", "media_type": "image/png", "name": "a.png", "size": 12},
+    {"type": "audio", "file": "file_2", "media_type": "audio/ogg", "size": 5, "text": "hello"},
+    {"type": "file", "file": "file_3", "media_type": "application/pdf", "size": 10**9},
+)
+SLOT = re.compile(rb"\0[^\0]*\0([^\0]*)\0([^\0]*)\0[^\0]*\0")
 
 # What the model does with a request.
 
@@ -264,16 +272,17 @@ def last_question(rows):
 
 
 def asked(text):
-    return Message("user", None, parts=PARTS) if text is PARTS else Message("user", text)
+    return Message("user", text) if isinstance(text, str) else Message("user", None, parts=text)
 
 
 def messages_in(body):
-    """The encoded messages of a request, without cache breakpoints."""
+    """The encoded messages of a request, without cache breakpoints and the content of files."""
 
     class Request(msgspec.Struct):
         messages: list[msgspec.Raw]
 
-    raw = msgspec.json.decode(body, type=Request).messages
+    encoded = body.encoded if isinstance(body, FileBody) else body
+    raw = msgspec.json.decode(SLOT.sub(rb"\1\2", encoded), type=Request).messages
     return [BREAKPOINT.sub(b"", bytes(message)) for message in raw]
 
 
@@ -304,7 +313,9 @@ ENDS = st.one_of(
     STEPS, STEPS, st.builds(Breaks, WORDS), st.just(Refuses()), st.builds(Stopped, WORDS)
 )
 PLANS = st.tuples(st.lists(STEPS, max_size=3), ENDS).map(lambda drawn: (*drawn[0], drawn[1]))
-SAID = st.lists(st.sampled_from(["hello", "what?", " ", PARTS]), min_size=1, max_size=2).map(tuple)
+SAID = st.lists(st.sampled_from(["hello", "what?", " ", PARTS, FILES]), min_size=1, max_size=2).map(
+    tuple
+)
 EVENTS = st.one_of(
     st.builds(Asked, SAID, PLANS),
     st.builds(Asked, SAID, PLANS),
