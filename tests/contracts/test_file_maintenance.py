@@ -431,7 +431,7 @@ async def test_content_that_was_cut_is_not_read_as_empty(kind, path, world):
         file = await store.put_file(Attachment(data=TEXT), session_key=KEY)
         [blob] = BlobFolder(path).all_blobs()
         blob.write_bytes(b"")
-        with pytest.raises(StoreError, match=f"{file.id} cannot be read: its content is damaged"):
+        with pytest.raises(UnknownFile, match=f"the content of the file {file.id} is damaged"):
             await read(store, file)
 
 
