@@ -42,12 +42,7 @@ class Store(StoreActor, StoreVerbs):
     Cancelling a verb cancels the wait. What it writes is on disk entirely or not at all.
     """
 
-    _threads: bool = True
     _next_file_sweep: float = -math.inf
-
-    def use_threads(self, *, enabled: bool) -> None:
-        """Say whether files are read and written in threads."""
-        self._threads = enabled
 
     async def run_search(self, work: Work[R]) -> R:
         """Bring the search index up to date, then run work that reads it."""
@@ -191,7 +186,7 @@ class BlobReader:
     async def read(self, offset: int = 0, size: int | None = None) -> bytes:
         """Return bytes from an offset; without a size, all that follow.
 
-        Raises `UnknownFile` if the file was deleted, `StoreError` if its content cannot be read,
+        Raises `UnknownFile` if the file was deleted or cut, `StoreError` if it cannot be read,
         and `ValueError` for a negative offset or size.
         """
         count = self.file.size if size is None else size
@@ -247,7 +242,6 @@ async def open_store(  # noqa: PLR0913
                         hook_timeout=hook_timeout,
                         hook_threads=threads,
                     )
-                    store.use_threads(enabled=threads)
                     at_end.callback(store.close)  # after the background tasks, whose writes count
                     start_soon(writing, store.write)
                     try:

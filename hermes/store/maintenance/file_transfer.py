@@ -123,6 +123,9 @@ class ImportedFiles:
         self._begun: _Begun | None = None
         self._next = 0
 
+    def __len__(self) -> int:
+        return len(self._files)
+
     def close(self) -> None:
         """Discard the files that were not stored."""
         if self._begun is not None:
@@ -176,7 +179,11 @@ class ImportedFiles:
             staged.discard()
         if staged.hash != begun.hash:
             raise BadImport(f"line {number} ends a file whose content does not have its hash")
-        self._files.setdefault(begun.file.id, ImportedFile(begun.file, staged, begun.line))
+        media = staged.media  # by the bytes, not by what the line says
+        file = replace(
+            begun.file, media_type=media.media_type, width=media.width, height=media.height
+        )
+        self._files.setdefault(file.id, ImportedFile(file, staged, begun.line))
 
     def require_complete(self, number: int | None = None) -> None:
         """Refuse a line, or the end of the export, in the middle of a file."""

@@ -21,7 +21,7 @@ def import_parsed(parsed: Parsed) -> Generator[Work[Imported], Imported, Importe
     compression child of one parent is imported as a `fork`. Raises `BadImport` before anything is
     written if an id of a file is in use for another content.
     """
-    total = yield parsed.files.check
+    total = (yield parsed.files.check) if len(parsed.files) else Imported(0, 0)
     for session in _parents_first(parsed.sessions):
         done = yield ImportSession(session, parsed.files)
         total = Imported(
