@@ -186,7 +186,7 @@ class BlobReader:
     async def read(self, offset: int = 0, size: int | None = None) -> bytes:
         """Return bytes from an offset; without a size, all that follow.
 
-        Raises `UnknownFile` if the file was deleted or cut, `StoreError` if it cannot be read,
+        Raises `UnknownFile` if the file was deleted, `StoreError` if its content cannot be read,
         and `ValueError` for a negative offset or size.
         """
         count = self.file.size if size is None else size
