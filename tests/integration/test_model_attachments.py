@@ -325,15 +325,31 @@ async def test_the_loopback_models_reject_what_real_ones_do(client, dialect, rol
     assert reason in response.json()["error"]["message"]
 
 
+async def test_the_oldest_files_are_described_if_a_request_would_be_too_large(client):
+    files = Files()
+    parts = [files.add(PDF + bytes(7_000_000), "application/pdf", f"{n}.pdf") for n in range(6)]
+    shown = []
+    async with open_model() as model:
+        made = AnthropicMessages(client, Endpoint(base_url=model.anthropic_url, model="m"))
+        for number in range(1, 7):
+            messages = [Message("user", "hi", parts=tuple(parts[:number]))]
+            await complete(made, messages, files)
+            shown.append(len(model.requests[-1].files))
+        [message] = model.requests[-1].json["messages"]
+    assert shown == [1, 2, 3, 1, 2, 3]  # in steps: the prefix does not change with each file
+    notes = [part["text"] for part in message["content"] if part["type"] == "text"]
+    assert notes == ["hi", *(f"[file {n}.pdf, 7 MB: it cannot be shown]" for n in range(3))]
+
+
 async def test_a_request_that_is_too_large_is_an_overflow(client):
     """Then the conversation is compressed, and older files are replaced by references."""
     files = Files()
-    parts = tuple(files.add(PDF + bytes(13_000_000), "application/pdf") for _ in range(2))
+    part = files.add(PDF + bytes(22_900_000), "application/pdf")
+    messages = [Message("user", "x" * 2_000_000, parts=(part,))]
     async with open_model() as model:
-        endpoint = Endpoint(base_url=model.anthropic_url, model="m")
-        made = AnthropicMessages(client, endpoint)
+        made = AnthropicMessages(client, Endpoint(base_url=model.anthropic_url, model="m"))
         with pytest.raises(ContextOverflow):
-            await complete(made, [Message("user", "hi", parts=parts)], files)
+            await complete(made, messages, files)
 
 
 # Summaries and titles

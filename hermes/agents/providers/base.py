@@ -134,6 +134,8 @@ class FileBody:
 
     encoded: bytes = attrs.field(repr=False)
     open_file: OpenFile
+    max_bytes: int | None = None
+    """How many bytes of files the provider takes in one request, as they are encoded."""
 
     @property
     def pieces(self) -> Sequence[bytes]:
