@@ -136,7 +136,7 @@ def described(part: JsonObject, reason: str = "") -> JsonObject:
 
 
 def file_slot(
-    part: JsonObject, block: JsonObject, encoding: Literal["base64", "text"]
+    part: JsonObject, block: JsonObject, encoding: Literal["base64", "text", "url"]
 ) -> msgspec.Raw:
     """Return a part whose data is filled in later.
 
@@ -146,7 +146,8 @@ def file_slot(
     """
     before, after = _encode(block)[:-1].split(SLOT)
     note = _encode(text_part(describe(part, NOT_SHOWN)))[:-1]
-    header = _encode([file_id_of(part), encoding, file_tokens(part)])
+    id_ = part["url"] if encoding == "url" else file_id_of(part)
+    header = _encode([id_, encoding, file_tokens(part)])
     return msgspec.Raw(SLOT.join([b"", header, before, after, note, b"}"]))
 
 

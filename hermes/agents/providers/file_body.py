@@ -23,8 +23,8 @@ _encode = msgspec.json.Encoder().encode
 async def open_body(body: FileBody) -> BodyStream:
     """Open the files of a body.
 
-    A note takes the place of a file that does not exist any more, and of the oldest files if the
-    provider does not take all of them in one request.
+    A note takes the place of a file that is hidden or does not exist any more, and of the oldest
+    files if the provider does not take all of them in one request.
     """
     pieces, segments = body.pieces, list[_Segment]()
     starts = range(0, len(pieces) - 1, SLOT_FIELDS + 1)
@@ -43,6 +43,10 @@ async def open_body(body: FileBody) -> BodyStream:
 async def _content(body: FileBody, header: bytes) -> _Segment | None:
     """Return the content of a file; None if it is not shown."""
     file_id, encoding, _ = decode_header(header)
+    if file_id in body.hidden:
+        return None
+    if encoding == "url":
+        return _Bytes(b"")
     try:
         reader = await _readable(body.open_file(file_id))
         return await (_text(reader) if encoding == "text" else _base64(reader))
