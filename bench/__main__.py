@@ -11,6 +11,7 @@ from pathlib import Path
 from bench import command, scale
 from bench.agents.benchmark import AGENTS
 from bench.compare import compare
+from bench.files.benchmark import FILES
 from bench.harness.benchmark import Benchmark
 from bench.harness.process import DriverFailed
 from bench.hosts.benchmark import HOSTS
@@ -20,7 +21,7 @@ from bench.store.benchmark import STORE
 from bench.switch.benchmark import SWITCH
 from bench.switch.figures import Prices
 
-BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE, HOSTS)
+BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE, HOSTS, FILES)
 
 
 def make_parser(benchmarks: Sequence[Benchmark]) -> argparse.ArgumentParser:

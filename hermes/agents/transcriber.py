@@ -12,22 +12,14 @@ import httpx2
 import msgspec
 import trio
 
-from hermes.agents.providers.base import (
-    AuthenticationFailed,
-    Endpoint,
-    RequestRejected,
-    Unavailable,
-)
+from hermes.agents.providers.base import Endpoint, RequestRejected
+from hermes.agents.providers.file_body import BodyStream, body_around
 from hermes.agents.providers.redacting import EndpointRedactor
 from hermes.agents.providers.retries import Retries
-from hermes.agents.providers.sse_transport import response_error
-from hermes.errors import UnknownFile
+from hermes.agents.providers.sse_transport import post
 from hermes.protocols import FileReader, RunsOnTrio, Transcriber
 
 PATH: Final = "/audio/transcriptions"
-CHUNK: Final = 2**18
-"""How many bytes of a file are read at once."""
-MAX_ANSWER: Final = 4 * 2**20
 _EXTENSIONS = {
     "audio/aac": "aac",
     "audio/flac": "flac",
@@ -71,114 +63,33 @@ class ModelTranscriber(Transcriber, RunsOnTrio):
         """Return what is said in an audio file. The file is sent in pieces, as it is read.
 
         A call is retried after a temporary failure, as those of chat models are. Raises
-        `ProviderError`, or `UnknownFile` if the file was deleted.
+        `ProviderError`.
         """
         deadline = trio.current_effective_deadline()
         return self._redactor(await self.retries.run(lambda: self._call(audio), deadline))
 
     async def _call(self, audio: FileReader) -> str:
-        endpoint, body = self.endpoint, _FormStream(self.endpoint, audio)
+        boundary, key = secrets.token_hex(16), self.endpoint.key.reveal()
+        headers = {"content-type": f"multipart/form-data; boundary={boundary}"}
+        headers |= {"authorization": f"Bearer {key}"} if key else {}
+        form, answer = _form(self.endpoint, audio, boundary), list[bytes]()
+        await post(self.client, self.endpoint, PATH, form, headers, answer.append)
         try:
-            with trio.fail_after(endpoint.call_timeout):
-                async with self._sent(body) as response:
-                    content = await _read_start(response)
-        except trio.TooSlowError:
-            text = f"{endpoint.title} did not finish within {endpoint.call_timeout:g} seconds"
-            raise Unavailable(text) from None
-        except httpx2.TimeoutException:
-            raise Unavailable(f"{endpoint.title} did not respond in time") from None
-        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-            why = endpoint.redact(str(error))
-            raise RequestRejected(f"the URL of {endpoint.title} is invalid: {why}") from None
-        except (httpx2.TransportError, httpx2.DecodingError) as error:
-            why = endpoint.redact(str(error) or type(error).__name__)
-            raise Unavailable(f"the connection to {endpoint.title} failed: {why}") from None
-        if not response.is_success:
-            text = content.decode(errors="replace")
-            raise response_error(endpoint, response.status_code, text, response.headers)
-        try:
-            return _decode(content).text
+            return _decode(b"".join(answer)).text
         except msgspec.DecodeError:
-            raise RequestRejected(f"{endpoint.title} did not answer with a transcript") from None
-
-    @asynccontextmanager
-    async def _sent(self, body: _FormStream) -> AsyncIterator[httpx2.Response]:
-        """Send a request, and yield the response."""
-        endpoint = self.endpoint
-        url = endpoint.base_url.rstrip("/") + PATH
-        timeout = httpx2.Timeout(
-            endpoint.read_timeout, connect=endpoint.connect_timeout, pool=endpoint.call_timeout
-        )
-        key = endpoint.key.reveal()
-        headers = {
-            "content-type": f"multipart/form-data; boundary={body.boundary}",
-            "content-length": str(body.size),
-            "accept-encoding": "identity",
-            **({"authorization": f"Bearer {key}"} if key else {}),
-            **dict(endpoint.headers),
-        }
-        if not all(value.isascii() and value.isprintable() for value in headers.values()):
-            # The exception of the HTTP client would quote the value.
-            text = f"the API key or a header of {endpoint.title} has characters that HTTP cannot"
-            raise AuthenticationFailed(f"{text} send, such as a line break")
-        request = self.client.build_request("POST", url, headers=headers, timeout=timeout)
-        # The client would wrap it in an async generator, and leave that open if sending fails.
-        request.stream = body
-        response = await self.client.send(request, stream=True)
-        try:
-            yield response
-        finally:
-            await response.aclose()
+            text = f"{self.endpoint.title} did not answer with a transcript"
+            raise RequestRejected(text) from None
 
 
-async def _read_start(response: httpx2.Response) -> bytes:
-    """Return the first `MAX_ANSWER` bytes of a body; the rest is read and dropped."""
-    read = bytearray()
-    async for chunk in response.aiter_bytes():
-        read += chunk[: MAX_ANSWER - len(read)]
-    return bytes(read)
-
-
-class _FormStream(httpx2.AsyncByteStream):
-    """A form with the fields of a request and its file, sent once and in pieces."""
-
-    def __init__(self, endpoint: Endpoint, audio: FileReader) -> None:
-        self.boundary: str = secrets.token_hex(16)
-        self._audio = audio
-        fields = {"model": endpoint.model, "response_format": "json", **dict(endpoint.parameters)}
-        file, line = audio.file, f"--{self.boundary}\r\n"
-        name = f"audio.{_EXTENSIONS.get(file.media_type, 'bin')}"
-        form = [
-            f'{line}Content-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
-            for field, value in fields.items()
-        ]
-        form += [
-            f'{line}Content-Disposition: form-data; name="file"; filename="{name}"\r\n'
-            f"Content-Type: {file.media_type}\r\n\r\n"
-        ]
-        self._head = "".join(form).encode()
-        self._tail = f"\r\n--{self.boundary}--\r\n".encode()
-        self.size: int = len(self._head) + file.size + len(self._tail)
-        """The length of the body in bytes."""
-        self._offsets = iter([None, *range(0, file.size, CHUNK), file.size])
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        try:
-            offset = next(self._offsets)
-        except StopIteration:
-            raise StopAsyncIteration from None
-        size = self._audio.file.size
-        if offset is None:
-            return self._head
-        if offset == size:
-            return self._tail
-        chunk = await self._audio.read(offset, min(CHUNK, size - offset))
-        if len(chunk) != min(CHUNK, size - offset):
-            raise UnknownFile("the audio file is shorter than it was")
-        return chunk
+def _form(endpoint: Endpoint, audio: FileReader, boundary: str) -> BodyStream:
+    """Return a form with the fields of a request, and its file."""
+    fields = {"model": endpoint.model, "response_format": "json", **dict(endpoint.parameters)}
+    line = f"--{boundary}\r\nContent-Disposition: form-data; name="
+    texts = [f'{line}"{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()]
+    media_type = audio.file.media_type
+    file = f'{line}"file"; filename="audio.{_EXTENSIONS.get(media_type, "bin")}"\r\n'
+    head = "".join([*texts, file, f"Content-Type: {media_type}\r\n\r\n"])
+    return body_around(head.encode(), audio, f"\r\n--{boundary}--\r\n".encode())
 
 
 @asynccontextmanager

@@ -24,7 +24,6 @@ from hermes.background import cancel, open_background, set_event, start_soon
 from hermes.config import data_path
 from hermes.embed import open_runtime
 from hermes.errors import HermesError, StoreInUse, StoreRefused
-from hermes.protocols import Adapter
 from hermes.redaction import StrictRedactor
 from hermes.run import logs
 from hermes.run.agent_setup import AgentSetup, open_agent_setup
@@ -200,7 +199,6 @@ async def _run(
         )
         platforms = await stack.enter_async_context(_open_platforms(settings, frontend))
         console = _console(path, chat) if frontend == "console" else None
-        adapters: list[Adapter] = [*platforms, *([] if console is None else [console])]
         telemetry = _telemetry(path, settings, platforms, agent, redactor)
         rules = access_rules(settings)
         opening = open_runtime(
@@ -212,7 +210,7 @@ async def _run(
             transcriber=agent.transcriber,
             catalog=agent.catalog,
             config=settings.config(),
-            adapters=adapters,
+            adapters=[*platforms, *([] if console is None else [console])],
             access=AccessPolicy(rules=rules, rates=settings.rates, local=LOCAL_PLATFORMS),
             hooks=resolve_hooks(settings),
             redact=redactor.values,

@@ -302,4 +302,5 @@ def _duration(seconds: float) -> str:
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
+    whole = round(seconds)
+    return "1 second" if whole == 1 else f"{whole} seconds"

@@ -21,7 +21,7 @@ from hermes.config import data_path
 from hermes.errors import AmbiguousTitle, BadImport, HermesError, StoreRefused
 from hermes.sanitize import sanitize
 from hermes.standard_output import run_command
-from hermes.store.cli import commands, prune, show
+from hermes.store.cli import check, commands, files, prune, show
 from hermes.store.cli.output import RichMissing, require_rich
 
 Run: TypeAlias = Callable[[argparse.Namespace], int]
@@ -191,6 +191,12 @@ def _add_show_commands(command: Add) -> None:
     )
     parser.add_argument("--rewound", action="store_true", help="include messages that were rewound")
 
+    parser = command("file", files.file, "save an attached file")
+    parser.add_argument("file", metavar="ID", help="the id of the file, as show prints it")
+    parser.add_argument(
+        "--to", type=Path, required=True, metavar="PATH", help="a new file, or a folder"
+    )
+
     parser = command("search", show.search, "search messages")
     parser.add_argument("words", nargs="+", help='words, "a phrase", AND, OR, NOT, prefix*')
     _add_key(parser, "only messages of this session_key")
@@ -232,7 +238,10 @@ def _add_maintenance_commands(command: Add) -> None:
     _add_key(parser, "only sessions of this session_key")
     parser.add_argument("--undo", action="store_true", help="list it again")
 
-    command("check", commands.check, "check the database for damage")
+    parser = command("check", check.check, "check the database and attached files for damage")
+    parser.add_argument(
+        "--full", action="store_true", help="also read the content of all attached files"
+    )
     command("vacuum", commands.vacuum, "shrink the file; it must not be in use")
     parser = command("migrate", commands.migrate, "migrate the database to the current schema")
     parser.add_argument("--dry-run", action="store_true", help="only report what would be done")

@@ -118,6 +118,7 @@ class StoreActor:
     ) -> None:
         self._connections = connections
         self._clock = clock
+        self._threads = hook_threads
         self._requests: Mailbox[Request[Any]] = Mailbox(MAX_WAITING)
         self._subscriber = _NOBODY
         self._failure: StoreFailed | None = None

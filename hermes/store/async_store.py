@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -15,19 +15,19 @@ import trio
 
 from hermes.background import cancel, open_background, protected, start_soon
 from hermes.config import MAX_WAL_BYTES, AttachmentLimits
-from hermes.errors import HermesError, StoreBusy, StoreFailed, UnknownFile
-from hermes.messages import Attachment, Hooks, StoredFile
+from hermes.errors import HermesError, StoreBusy, StoreFailed
+from hermes.messages import Attachment, Hooks, Imported, StoredFile
 from hermes.store import connection
 from hermes.store.actor import SWEEP_INTERVAL, Connections, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
-from hermes.store.files import blobs, file_lock
+from hermes.store.files import blob_reading, blobs, file_lock
 from hermes.store.files.guard import FileGuard
 from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.group_commit import read
 from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
-from hermes.store.maintenance import backups
+from hermes.store.maintenance import backups, imports, transfer
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
 from hermes.store.worker import OpenWorker, Worker, open_in_thread, run_in_thread, watch
@@ -42,12 +42,7 @@ class Store(StoreActor, StoreVerbs):
     Cancelling a verb cancels the wait. What it writes is on disk entirely or not at all.
     """
 
-    _threads: bool = True
     _next_file_sweep: float = -math.inf
-
-    def use_threads(self, *, enabled: bool) -> None:
-        """Say whether files are read and written in threads."""
-        self._threads = enabled
 
     async def run_search(self, work: Work[R]) -> R:
         """Bring the search index up to date, then run work that reads it."""
@@ -77,6 +72,33 @@ class Store(StoreActor, StoreVerbs):
         The copy appears when it is complete. Raises `StoreRefused` if the target exists.
         """
         return await self.run_beside(lambda db: backups.backup(db, Path(target)))
+
+    async def export_lines(self, *session_ids: str) -> AsyncGenerator[str]:
+        """Yield the lines of an export, with attached files, for `import_sessions`.
+
+        Files are read in pieces. Raises `UnknownSession`, and `StoreError` if the content of a file
+        is missing or damaged.
+        """
+        folder = self._connections.writer.db.blobs
+        seen: set[str] = set()
+        for session_id in session_ids:
+            exported = await self.browse(functools.partial(transfer.export, session_id=session_id))
+            lines = transfer.lines_of(folder, exported, seen)
+            while (line := await self._in_thread(functools.partial(next, lines, None))) is not None:
+                yield line
+
+    async def import_sessions(self, lines: Iterable[str]) -> Imported:
+        """Import exported sessions, parents first, one transaction per session.
+
+        All lines are checked before the first session is written; `BadImport` names the first line
+        that is invalid. Attached files are staged meanwhile, and discarded if a line is invalid.
+        Sessions that exist are skipped, references to unknown parents are dropped, and a second
+        compression child of one parent is imported as a `fork`. The lines are read in a thread.
+        """
+        self._requests.require_open()
+        with transfer.Parsed(self._connections.writer.db.blobs) as parsed:
+            await self._in_thread(lambda: parsed.parse(lines))
+            return await self.run_chunked(imports.import_parsed(parsed))
 
     async def sweep_once(self) -> list[str]:
         """Do what `StoreActor.sweep_once` does, and delete unused files once an hour."""
@@ -155,13 +177,13 @@ class BlobReader:
     async def read(self, offset: int = 0, size: int | None = None) -> bytes:
         """Return bytes from an offset; without a size, all that follow.
 
-        Raises `UnknownFile` if the file was deleted, `ValueError` for a negative offset or size.
+        Raises `UnknownFile` if the file was deleted or cut, `StoreError` if it cannot be read,
+        and `ValueError` for a negative offset or size.
         """
         count = self.file.size if size is None else size
-        try:
-            return await self._run(lambda: self._read(offset, count))
-        except FileNotFoundError:
-            raise UnknownFile(f"the file {self.file.id} was deleted") from None
+        with blob_reading.reading(self.file.id):
+            data = await self._run(lambda: self._read(offset, count))
+        return blob_reading.require_data(self.file, offset, count, data)
 
 
 @protected
@@ -211,7 +233,6 @@ async def open_store(  # noqa: PLR0913
                         hook_timeout=hook_timeout,
                         hook_threads=threads,
                     )
-                    store.use_threads(enabled=threads)
                     at_end.callback(store.close)  # after the background tasks, whose writes count
                     start_soon(writing, store.write)
                     try:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import apsw
 
-from hermes.errors import ActorStopped, UnknownFile
-from hermes.messages import Attachment, StoredFile
+from hermes.errors import ActorStopped
+from hermes.messages import Attachment, Imported, StoredFile
 from hermes.store import connection, word_forms
 from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
-from hermes.store.files import blobs, file_lock
+from hermes.store.files import blob_reading, blobs, file_lock
 from hermes.store.group_commit import commit_one, read, run_outside
-from hermes.store.maintenance import backups
+from hermes.store.maintenance import backups, imports, transfer
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
 
@@ -154,13 +155,37 @@ class SessionStore(StoreVerbs):
     ) -> bytes:
         """Return bytes of a file of this conversation; without a size, all after the offset.
 
-        Raises `UnknownFile`, and `ValueError` for a negative offset or size.
+        Raises `UnknownFile`, `StoreError` if its content cannot be read, and `ValueError` for a
+        negative offset or size.
         """
         file, digest = self.get_file(file_id, session_key=session_key)
-        try:
-            return self._db.blobs.read(digest, offset, file.size if size is None else size)
-        except FileNotFoundError:
-            raise UnknownFile(f"the file {file_id} was deleted") from None
+        count = file.size if size is None else size
+        with blob_reading.reading(file_id):
+            data = self._db.blobs.read(digest, offset, count)
+        return blob_reading.require_data(file, offset, count, data)
+
+    def export_lines(self, *session_ids: str) -> Iterator[str]:
+        """Yield the lines of an export, with attached files, for `import_sessions`.
+
+        Files are read in pieces. Raises `UnknownSession`, and `StoreError` if the content of a file
+        is missing or damaged.
+        """
+        seen: set[str] = set()
+        for session_id in session_ids:
+            exported = self.snapshot(functools.partial(transfer.export, session_id=session_id))
+            yield from transfer.lines_of(self._db.blobs, exported, seen)
+
+    def import_sessions(self, lines: Iterable[str]) -> Imported:
+        """Import exported sessions, parents first, one transaction per session.
+
+        All lines are checked before the first session is written; `BadImport` names the first line
+        that is invalid. Attached files are staged meanwhile, and discarded if a line is invalid.
+        Sessions that exist are skipped, references to unknown parents are dropped, and a second
+        compression child of one parent is imported as a `fork`.
+        """
+        self._require_open()
+        with transfer.Parsed(self._db.blobs) as parsed:
+            return self.run_chunked(imports.import_parsed(parsed.parse(lines)))
 
     def sweep_files(self) -> int:
         """Delete files that nothing names and that are over an hour old. Returns how many."""

@@ -314,7 +314,6 @@ class StoreVerbs:
     rebuild_search: Final = alone(search.rebuild_search)
 
     export_session: Final = browses(transfer.export_session)
-    import_sessions: Final = chunked(transfer.import_sessions)
     delete_session: Final = writes(cleanup.delete_session)
     prune_sessions: Final = chunked(cleanup.prune_sessions)
     prune_empty_ghost_sessions: Final = writes(cleanup.prune_empty_ghost_sessions)

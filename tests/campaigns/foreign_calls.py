@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 
 from hermes.messages import (
+    Attachment,
     ExpiryPolicy,
     Inbound,
     InboxReply,
@@ -323,9 +324,39 @@ def usage(world):
 
 
 def import_sessions(world):
-    lines = [world.store.export_session(world.session)]
-    copy = lines[0].replace('"id":"', '"id":"copy-' + world.new("c"), 1)
-    world.store.import_sessions([copy] if world.dice.random() < 0.7 else lines)
+    *files, line = world.store.export_lines(world.session)
+    copy = line.replace('"id":"', '"id":"copy-' + world.new("c"), 1)
+    world.store.import_sessions([*files, copy if world.dice.random() < 0.7 else line])
+
+
+def put_file(world):
+    """Store one of a few contents, and name it in a session of its conversation."""
+    key, data = world.key, str(world.dice.randrange(5)).encode()
+    file = world.store.put_file(Attachment(data=data, name="a.txt"), session_key=key)
+    route = world.store.get_route(key)
+    if route is not None and world.dice.random() < 0.7:
+        world.store.append_message(route.session_id, "user", "look", parts=[file.part])
+
+
+def any_file(world):
+    """Return the id and the key of some file."""
+    sql = "SELECT id, session_key FROM files WHERE session_key IS NOT NULL"
+    return world.pick(sql, ("file_0", "nobody"))
+
+
+def read_file(world):
+    file_id, key = any_file(world)
+    assert world.store.read_file(file_id, session_key=key) in {b"0", b"1", b"2", b"3", b"4"}
+
+
+def get_file(world):
+    file_id, key = any_file(world)
+    world.store.get_file(file_id, session_key=key)
+
+
+def discard_file(world):
+    file_id, key = any_file(world)
+    world.store.discard_file(file_id, session_key=key)
 
 
 def backup(world):
@@ -459,7 +490,13 @@ CALLS = {
     "index_word_forms": lambda w: w.store.index_word_forms(),
     "check_search": lambda w: _expect(w.store.check_search(), None),
     "rebuild_search": lambda w: w.store.rebuild_search(),
+    "put_file": put_file,
+    "get_file": get_file,
+    "read_file": read_file,
+    "discard_file": discard_file,
+    "sweep_files": lambda w: w.store.sweep_files(),
     "export_session": lambda w: w.store.export_session(w.session),
+    "export_lines": lambda w: list(w.store.export_lines(w.session)),
     "import_sessions": import_sessions,
     "delete_session": lambda w: (
         w.store.delete_session(w.session) if w.dice.random() < 0.3 else None

@@ -40,7 +40,8 @@ LIMITS = Limits(per_chat=(2, 0.05), per_group=(2, 1.6), per_token=(200, 1.0))
 RECOVERED = "You may have seen this before:\n"
 METHODS = ("getUpdates", "sendMessage", "editMessageText", "getFile", "sendDocument")
 POINTS = [*((method, taken) for method in METHODS for taken in (False, True)), ("file", False)]
-FAULTS = [*POINTS, ("sendMessage", True), ("sendMessage", True), ("upload", False)]
+LOST_ANSWERS = [("sendMessage", True)] * 4 + [("sendDocument", True)] * 2
+FAULTS = [*POINTS, *LOST_ANSWERS, ("upload", False)]
 KINDS = ["reset", "502", "garbage"]
 FILE_KINDS = ["reset", "502", "404", "truncated", "short", "redirect"]
 WITH_FILE = " with a file"
@@ -120,6 +121,12 @@ class Certain(Sender):
     async def send(self, row):
         try:
             await super().send(row)
+        except OutcomeUnknown:
+            raise RetryAfter("soon", 0.0) from None
+
+    async def send_file(self, row, file):
+        try:
+            await super().send_file(row, file)
         except OutcomeUnknown:
             raise RetryAfter("soon", 0.0) from None
 
@@ -252,8 +259,11 @@ class Campaign:
             case 1 | 2:
                 method, taken = self.dice.choice(FAULTS)
                 kind = self.dice.choice(FILE_KINDS if method == "file" else KINDS)
+                before = self.server.broken[method]
                 self.server.fail(Fault(kind, taken=taken, method=method))
                 self.talk(method)
+                with trio.move_on_after(0.4):
+                    await self.server.wait_until(lambda: self.server.broken[method] > before)
             case _:
                 await trio.sleep(self.dice.random() * 0.05)
 

@@ -16,6 +16,7 @@ from hermes.errors import (
     StoreRefused,
 )
 from hermes.store import SessionStore
+from tests.support.attachments import blob_names, content, put, staged_names
 from tests.support.stores import KINDS, World, open_kind
 
 
@@ -70,13 +71,29 @@ def test_a_full_disk_is_reported_and_service_resumes_when_there_is_space(kind, s
         assert store.integrity_check() == []
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_does_not_fit_on_the_disk_is_refused_and_leaves_nothing(kind, small_disk):
+    path = small_disk / "state.db"
+
+    async def live():
+        async with open_kind(kind, path, clock=World().clock) as store:
+            for size in (10_000_000, 1_000_000, 700_000):
+                with pytest.raises(StoreFull, match="the disk is full"):
+                    await put(store, b"\xff" * size)
+                assert staged_names(path) == blob_names(path) == set()
+            file = await put(store, b"\xff" * 1000)
+            return await content(store, file.id)
+
+    assert trio.run(live) == b"\xff" * 1000
+
+
 _LIMITED = """
 import resource, sys
 from hermes.errors import HermesError, StoreError, StoreFailed
 from hermes.store import SessionStore
 store = SessionStore(sys.argv[1])
 store.create_session("s1")
-resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, resource.RLIM_INFINITY))
 for n in range(1000):
     try:
         store.append_message("s1", "user", f"row {n} " + "y" * 3000, platform_message_id=str(n))

@@ -32,7 +32,7 @@ def run_campaign(path, seed, kills, mutant=""):
 def test_the_messages_sent_are_the_turns(tmp_path, prove, campaign):
     floods = edits = files = 0  # summed over all seeds: on a busy machine one seed may have none
     kills = 8 if prove else 3
-    for seed in campaign.seeds(range(40) if prove else [1]):
+    for seed in campaign.seeds(range(40) if prove else range(1, 5)):
         seen = run_campaign(tmp_path / f"{seed}.db", seed, kills)
         campaign.count(kills=kills, turns=seen["turns"])
         campaign.check(seen["wrong"])
@@ -40,15 +40,20 @@ def test_the_messages_sent_are_the_turns(tmp_path, prove, campaign):
         floods += seen["floods"]
         edits += seen["edits"]
         files += min(seen["files"], seen["sent_files"])
+        if not prove and files and floods and edits:
+            break
     assert files
     assert floods
     assert edits
 
 
 def test_without_faults_nothing_is_marked_as_recovered_and_no_preview_is_left(tmp_path):
-    seen = run_campaign(tmp_path / "calm.db", 1, 0)
-    assert (seen["wrong"], seen["recovered"], seen["strays"]) == ([], 0, 0)
-    assert seen["edits"]
+    for seed in range(1, 5):
+        seen = run_campaign(tmp_path / f"{seed}.db", seed, 0)
+        assert (seen["wrong"], seen["recovered"], seen["strays"]) == ([], 0, 0)
+        if seen["edits"]:
+            return
+    raise AssertionError("there was no edit")
 
 
 @pytest.mark.mutant

@@ -260,6 +260,23 @@ class Files(RuleBasedStateMachine):
                 assert list(rows_without_blob(copy, asked)) == []
                 assert asked("SELECT id FROM files") == self.sql("SELECT id FROM files")
 
+    @rule(delete=st.booleans())
+    def export(self, delete):
+        """Import an export into another store, or again after everything was deleted."""
+        sessions = [row[0] for row in self.sql("SELECT id FROM sessions ORDER BY no")]
+        lines = list(self.store.export_lines(*sessions))
+        if delete:
+            self.clear(delete=True, send=True)
+            self.store.import_sessions(lines)
+            return
+        with quick_folder() as folder, SessionStore(folder / "other.db") as other:
+            other.import_sessions(lines)
+            asked = functools.partial(_ask, other)
+            assert list(rows_without_blob(folder / "other.db", asked)) == []
+            files = "SELECT DISTINCT file_id FROM session_files"
+            assert set(asked(files)) == set(self.sql(files))
+            assert blob_names(folder / "other.db") == referenced(asked)
+
     @rule()
     def reopen(self):
         self.store.close()

@@ -5,15 +5,18 @@ A file is stored with a wrong date, by different processes, and in every kind of
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 
 import pytest
 
-from hermes.errors import UnknownFile
+from hermes.errors import StoreError, UnknownFile
 from hermes.messages import Attachment, Inbound, Message, Outbound, Source, TurnCommit
 from hermes.store import SessionStore
 from hermes.store.attachments import sweep
-from tests.support.stores import KINDS, open_kind
+from hermes.store.files.blobs import BlobFolder
+from tests.support.stores import KINDS, AwaitedStore, open_kind
 
 KEY = "agent:main:telegram:dm:1"
 HOUR, DAY = 3600.0, 86_400.0
@@ -226,6 +229,18 @@ def test_files_that_are_being_staged_are_not_swept(store, world, path, blobs):
     assert (store.sweep_files(), blobs()) == (1, [])
 
 
+def test_an_upload_that_takes_days_is_not_swept(path, store, world, blobs):
+    class Slow(io.BytesIO):
+        def read(self, size):
+            world.pass_time(10 * DAY)
+            with SessionStore(path, clock=world.clock) as other:
+                assert other.sweep_files() == 0
+            return super().read(size)
+
+    file = store.put_file(Attachment(file=Slow(TEXT)), session_key=KEY)
+    assert store.read_file(file.id, session_key=KEY) == TEXT
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_every_kind_of_store_sweeps(kind, path, world, blobs):
     async with open_kind(kind, path, clock=world.clock) as store:
@@ -237,3 +252,195 @@ async def test_every_kind_of_store_sweeps(kind, path, world, blobs):
         assert len(blobs()) == 1
     with SessionStore(path, clock=world.clock) as again:
         assert again.read_file(kept.id, session_key=KEY) == TEXT
+
+
+# Checks
+
+
+@pytest.fixture
+def blob(store, session, path):
+    """The content of a file that a session names."""
+    named(store, put(store))
+    [blob] = BlobFolder(path).all_blobs()
+    return blob
+
+
+def only_file(sql):
+    return sql("SELECT id FROM files")[0][0]
+
+
+def test_a_sound_store_has_no_problems_with_files_of_every_kind(store, world, session):
+    named(store, put(store))
+    store.accept(inbound(put(store, b"waiting")))
+    parked = store.accept(inbound(put(store, b"parked"), event="e2")).receipt
+    store.park_inbox([parked.inbox_id], "too often")
+    store.branch("s")
+    store.rewind("s", store.get_messages("s")[0].id)
+    put(store, b"unused")
+    assert store.integrity_check(full=True) == []
+
+
+def test_lost_content_is_a_problem(store, blob, sql):
+    blob.unlink()
+    assert store.integrity_check() == [f"the content of {only_file(sql)} is missing: {blob}"]
+
+
+def test_content_of_another_size_is_a_problem(store, blob, sql):
+    blob.write_bytes(b"short")
+    found = f"the content of {only_file(sql)} has 5 bytes instead of 700: {blob}"
+    assert store.integrity_check() == [found]
+
+
+def test_changed_content_is_found_if_it_is_read(store, blob, sql):
+    blob.write_bytes(TEXT[::-1])
+    assert store.integrity_check() == []
+    damaged = f"the content of {only_file(sql)} is damaged: {blob}"
+    assert store.integrity_check(full=True) == [damaged]
+
+
+def test_content_that_cannot_be_read_is_a_problem(store, blob, sql):
+    blob.unlink()
+    blob.parent.rmdir()
+    blob.parent.write_bytes(b"a file instead of a folder")
+    [problem] = store.integrity_check(full=True)
+    assert problem == (f"the content of {only_file(sql)} cannot be read: {blob}: Not a directory")
+
+
+def test_a_removed_folder_is_one_problem(store, blob, path):
+    put(store, b"another")
+    shutil.rmtree(BlobFolder(path).path)
+    folder = f"{path}.blobs"
+    assert store.integrity_check() == [f"{folder} does not exist, and so the content of 2 files"]
+
+
+def test_many_problems_are_shortened(store, session, path):
+    for number in range(25):
+        named(store, put(store, f"{number}".encode()))
+    for each in BlobFolder(path).all_blobs():
+        each.unlink()
+    problems = store.integrity_check()
+    assert len(problems) == 21
+    assert problems[-1] == "there are 5 more problems of attached files"
+
+
+def test_references_that_are_not_recorded_are_problems(store, session, sql):
+    kept, waiting, replied = (put(store, f"{n}".encode()) for n in range(3))
+    named(store, kept)
+    receipt = store.accept(inbound(waiting)).receipt
+    store.post(KEY, "here", Source(), [Outbound("lane", {"files": [replied.part]})])
+    [reply] = store.pending_outbox()
+    assert recorded(sql) == [1, 1, 1]
+    for table in ("session_files", "inbox_files", "outbox_files"):
+        sql(f"DELETE FROM {table}")
+    assert store.integrity_check() == [
+        f"session s names {kept.id}, which is not recorded",
+        f"message {receipt.inbox_id} names {waiting.id}, which is not recorded",
+        f"reply {reply.outbox_id} names {replied.id}, which is not recorded",
+    ]
+
+
+def test_references_without_a_name_are_problems(store, session, sql):
+    file = put(store)
+    receipt = store.accept(inbound()).receipt
+    store.post(KEY, "here", Source(), [Outbound("lane", {"text": "here"})])
+    [reply] = store.pending_outbox()
+    for table, number in (
+        ("session_files", 1),
+        ("inbox_files", receipt.inbox_id),
+        ("outbox_files", reply.outbox_id),
+    ):
+        sql(f"INSERT INTO {table} VALUES (?, ?)", number, file.id)
+    sql("DROP TRIGGER finished_messages_need_no_files")
+    sql("UPDATE inbox SET state = 'done', body = NULL")
+    assert store.integrity_check() == [
+        f"session s does not name {file.id}, but that is recorded",
+        f"message {receipt.inbox_id} does not name {file.id}, but that is recorded",
+        f"reply {reply.outbox_id} does not name {file.id}, but that is recorded",
+    ]
+
+
+def test_files_of_a_running_turn_are_no_problem(store, session):
+    receipt = store.accept(inbound()).receipt
+    file = put(store)
+    sql = "INSERT INTO inbox_files VALUES (?, ?)"
+    store.transact(lambda tx: tx.run(sql, receipt.inbox_id, file.id))
+    assert store.integrity_check() == []
+
+
+def test_a_file_of_another_size_than_its_content_is_a_problem(store, blob, sql):
+    sql("UPDATE files SET size = 1")
+    assert store.integrity_check() == [f"{only_file(sql)} has another size than its content"]
+
+
+def test_content_that_nothing_names_is_no_problem_but_counted(store, world, blob):
+    put(store, b"unused")
+    assert store.integrity_check() == []
+    assert store.snapshot(sweep.unused) == ("", 0, 0)
+    world.pass_time(2 * HOUR)
+    assert store.snapshot(sweep.unused) == ("", 1, 6)
+    assert store.sweep_files() == 1
+    assert store.snapshot(sweep.unused) == ("", 0, 0)
+
+
+# A folder that is removed or cannot be used
+
+
+async def read(store, file):
+    """Read a file from any kind of store."""
+    if isinstance(store, AwaitedStore):
+        return await store.read_file(file.id, session_key=KEY)
+    return await (await store.open_file(file.id, session_key=KEY)).read()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_removed_folder_costs_its_files_and_nothing_else(kind, path, world):
+    async with open_kind(kind, path, clock=world.clock) as store:
+        lost = await store.put_file(Attachment(data=TEXT), session_key=KEY)
+        await store.accept(inbound(lost))
+        shutil.rmtree(f"{path}.blobs")
+        with pytest.raises(UnknownFile, match=f"the file {lost.id} was deleted"):
+            await read(store, lost)
+        world.pass_time(2 * HOUR)
+        assert await store.sweep_files() == 0
+        kept = await store.put_file(Attachment(data=b"new"), session_key=KEY)
+        assert await read(store, kept) == b"new"
+        await store.accept(inbound(kept, event="e2"))
+        again = await store.put_file(Attachment(data=TEXT), session_key=KEY)
+        assert await read(store, lost) == await read(store, again) == TEXT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_folder_that_cannot_be_used_is_one_sentence(kind, path, world):
+    async with open_kind(kind, path, clock=world.clock) as store:
+        file = await store.put_file(Attachment(data=TEXT), session_key=KEY)
+        shutil.rmtree(f"{path}.blobs")
+        path.with_name(f"{path.name}.blobs").write_bytes(b"not a folder")
+        with pytest.raises(StoreError, match=f"{file.id} cannot be read: Not a directory"):
+            await read(store, file)
+        with pytest.raises(StoreError, match="the attachment could not be stored: "):
+            await store.put_file(Attachment(data=b"new"), session_key=KEY)
+        world.pass_time(2 * HOUR)
+        assert await store.sweep_files() == 0
+        await store.accept(inbound())
+        assert len(await store.open_inbox(KEY)) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_content_that_was_cut_is_not_read_as_empty(kind, path, world):
+    async with open_kind(kind, path, clock=world.clock) as store:
+        file = await store.put_file(Attachment(data=TEXT), session_key=KEY)
+        [blob] = BlobFolder(path).all_blobs()
+        blob.write_bytes(b"")
+        with pytest.raises(UnknownFile, match=f"the content of the file {file.id} is damaged"):
+            await read(store, file)
+
+
+def test_a_sweep_goes_on_after_what_it_cannot_delete(store, world, path, caplog):
+    put(store)
+    folder = BlobFolder(path).path / "incoming" / "a folder"
+    folder.mkdir()
+    os.utime(folder, (0, 0))
+    world.pass_time(2 * HOUR)
+    assert store.sweep_files() == 1
+    [message] = caplog.messages
+    assert message.startswith(f"{folder} was not swept: ")

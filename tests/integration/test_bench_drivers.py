@@ -7,6 +7,7 @@ import re
 import attrs
 import pytest
 
+from bench.files import benchmark as files
 from bench.harness.benchmark import run_cells
 from bench.harness.driver import Run
 from bench.harness.process import DriverFailed, open_drivers
@@ -24,6 +25,7 @@ TINY_STORE = attrs.evolve(
     sized=200,
 )  # fmt: skip
 TINY_HOSTS = attrs.evolve(hosts.QUICK, repetitions=1, streams=2, pieces=20)
+TINY_FILES = attrs.evolve(files.QUICK, repetitions=1, megabytes=0.5, times=1)
 PEERS = "Pykka|xoscar|autogen|hermes|openai|langgraph"
 
 
@@ -33,8 +35,9 @@ PEERS = "Pykka|xoscar|autogen|hermes|openai|langgraph"
         (runtime, runtime.RUNTIME, TINY_RUNTIME),
         (store, store.STORE, TINY_STORE),
         (hosts, hosts.HOSTS, TINY_HOSTS),
+        (files, files.FILES, TINY_FILES),
     ],
-    ids=["runtime", "store", "hosts"],
+    ids=["runtime", "store", "hosts", "files"],
 )
 def test_without_peers_everything_of_ours_is_measured(tmp_path, module, benchmark, plan):
     ours = {name: each for name, each in benchmark.modules.items() if "peers" not in each}

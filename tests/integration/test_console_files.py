@@ -362,7 +362,7 @@ def test_a_question_sends_files_to_the_running_bot_and_saves_those_of_the_answer
 
 def test_a_question_without_a_running_bot_stores_its_files():
     code, out, _ = ask("-p", "what is this?", "--attach", "cat.png")
-    assert (code, out.splitlines()[0]) == (0, "You said: what is this?")
+    assert (code, out.splitlines()[0]) == (0, "You said: what is this? [file cat.png, 14 bytes]")
     with SessionStore("chat.db") as store:
         [summary] = store.list_sessions()
         [part] = store.get_messages(summary.session.id)[0].parts

@@ -31,13 +31,13 @@ SECONDS = 10
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "hosting.md"
 ROWS = {
-    "async: agents, builders, hooks, compressors, titlers, adapters": (
+    "async: agents, builders, hooks, compressors, titlers, transcribers, adapters": (
         "agent", "async builder", "async hook", "compressor", "titler", "adapter",
     ),
-    "agents, compressors, titlers, adapters with `on_trio = True`": ("Trio agent",),
+    "agents, compressors, titlers, transcribers, adapters with `on_trio = True`": ("Trio agent",),
     "plain `build_agent`, `agent_spec`, `redact`": ("builder", "spec", "redact"),
     "`callback=` of `subscribe`": ("callback",),
-    "plain hooks": ("hook",),
+    "plain hooks and transcribers": ("hook",),
     "functions in `blocking_agent`": ("blocking_agent",),
     "coroutines in `asyncio_agent`": ("asyncio_agent",),
 }  # fmt: skip

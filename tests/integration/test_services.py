@@ -52,7 +52,7 @@ def test_a_message_that_is_not_valid_is_refused(service):
         connection, response = service.request("POST", url, "")
         with contextlib.closing(connection):
             assert response.status == 422
-            refusal = {"detail": "the message is empty: pass a text or parts"}
+            refusal = {"detail": "the message is empty: pass a text, attachments or parts"}
             assert json.loads(response.read()) == refusal
 
 

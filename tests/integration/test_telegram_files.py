@@ -167,11 +167,11 @@ async def test_a_file_that_is_not_what_telegram_has_announced_is_left_out(
     server, path, reader, kind
 ):
     server.fail(*faults(kind, 1))
-    server.post(7, document=server.files.add(b"x" * 1000))
+    server.post(7, document=server.files.add(b"x" * 1_000_000))
     async with bot(server, path, reader):
         await wait_texts(server, 7, 2)
         await wait_confirmed(server)
-    assert reader.turns == [(["[document, 1 kB: it could not be downloaded]"], [])]
+    assert reader.turns == [(["[document, 1 MB: it could not be downloaded]"], [])]
     assert (server.counts["file"], blobs(path)) == (1, [])
 
 
@@ -294,14 +294,17 @@ async def test_a_message_that_cannot_be_stored_for_now_is_not_lost(server, path,
 
 
 async def test_a_file_that_was_accepted_before_is_not_downloaded_again(server, path, reader):
-    server.post(7, document=server.files.add(b"content"))
+    server.fail(Fault("slow", method="file", seconds=3600.0))
+    server.post(8, document=server.files.add(b"slow"))
     async with bot(server, path, reader):
+        await server.wait_until(lambda: server.counts["file"] == 1)
+        server.post(7, document=server.files.add(b"content"))
         await reader.wait()
-    assert server.counts["file"] == 1
-    server.fail(Fault(method="getUpdates", taken=True))  # a confirmation may be lost
+    assert server.pending == 2
     async with bot(server, path, reader):
         await wait_confirmed(server)
-    assert (server.counts["file"], len(reader.turns)) == (1, 1)
+        await reader.wait(2)
+    assert [path.rpartition("_")[2] for path, _ in server.files.requests] == ["1.bin", "0.bin"]
 
 
 async def test_only_a_few_files_are_downloaded_at_the_same_time(server, path, reader):

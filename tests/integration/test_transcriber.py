@@ -11,17 +11,16 @@ import httpx2
 import pytest
 import trio
 
-from hermes import Attachment, Inbound, StoredFile
-from hermes.agents import Endpoint, ModelTranscriber, Retries, Secret
+from hermes import Attachment, Inbound, StoredFile, open_runtime
+from hermes.agents import Endpoint, ModelTranscriber, Retries, Secret, chat_agents
 from hermes.agents.providers.base import (
     AuthenticationFailed,
     OutOfQuota,
     RequestRejected,
     Unavailable,
 )
-from hermes.errors import UnknownFile
 from hermes.store import SessionStore
-from hermes.testing import HangUp, Refuse, open_transcription
+from hermes.testing import HangUp, Refuse, open_model, open_transcription
 
 SECONDS = 60
 KEY = "not-a-usual-key-9f8e7d6c5b4a"
@@ -78,7 +77,7 @@ async def test_a_file_is_sent_byte_for_byte_with_the_model(make):
     assert (request.file_name, request.media_type) == ("audio.wav", "audio/wav")
     assert request.headers["authorization"] == f"Bearer {KEY}"
     assert "transfer-encoding" not in request.headers
-    assert len(audio.reads) == 3, "it is read in pieces"
+    assert len(audio.reads) == 2, "it is read in pieces"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,7 @@ async def test_the_key_is_redacted_in_a_transcript(make):
 
 async def test_a_file_that_became_shorter_is_reported(make):
     async with open_transcription() as service:
-        with pytest.raises(UnknownFile, match="shorter"):
+        with pytest.raises(Unavailable, match="shorter"):
             await make(service).transcribe(Audio(size=len(WAV) + 1))
 
 
@@ -175,6 +174,31 @@ async def test_a_large_file_is_never_in_memory_as_a_whole(make):
 
 
 # The bot
+
+
+async def test_a_model_gets_each_transcript_once_and_no_audio(tmp_path):
+    """Both messages are in the second request; the prefix stays the same."""
+    words = lambda audio: f"words {audio.read(len(WAV)).decode()}"  # noqa: E731
+    with trio.fail_after(SECONDS):
+        async with open_model(lambda _: "yes") as model:
+            endpoint = Endpoint(base_url=model.openai_url, model="m", attachments=("audio",))
+            async with (
+                chat_agents(endpoint) as agents,
+                open_runtime(
+                    tmp_path / "a.db", build_agent=agents.build, transcriber=words
+                ) as runtime,
+            ):
+                for number in range(2):
+                    voice = Attachment(data=WAV + b"%d" % number, name="v.wav")
+                    text = "listen:" if number else ""
+                    await runtime.ask("k", text, attachments=[voice])
+    first, second = [request.json["messages"] for request in model.requests]
+    assert second[: len(first)] == first
+    spoken = [message["content"] for message in second if message["role"] == "user"]
+    assert spoken == [
+        [{"type": "text", "text": "[audio v.wav] words 0"}],
+        [{"type": "text", "text": "listen:"}, {"type": "text", "text": "[audio v.wav] words 1"}],
+    ]
 
 
 async def test_the_bot_transcribes_what_waits_with_the_service_of_its_settings(tmp_path):

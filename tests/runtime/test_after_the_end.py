@@ -10,9 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import trio
 
-from hermes import Config, open_runtime
+from hermes import Attachment, Config, open_runtime
 from hermes.embed import open_runtime_asyncio, start_runtime
-from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed, UnknownSession
+from hermes.errors import (
+    ActorStopped,
+    Draining,
+    HermesError,
+    StoreFailed,
+    UnknownFile,
+    UnknownSession,
+)
 from hermes.events import TurnEnded
 from hermes.messages import Approval, Inbound, Receipt, Snapshot
 from tests.support.runtime import SECONDS
@@ -31,6 +38,9 @@ ARGUMENTS = {
     "function": lambda runtime: runtime.wait_hooks(),
     "name": "n",
     "value": "v",
+    "attachment": Attachment(data=b"x"),
+    "file_id": "file_x",
+    "path": "never-written.txt",
     "approval": Approval(1, "k", "k", "tool", "{}", "pending", 0.0, 1.0),
 }
 NO_VERBS = {"conversation", "wait_stopped", "admin", "adapter_state", "session_key", "texts"}
@@ -425,7 +435,7 @@ STORE_ONLY = {
     "drain", "follow", "subscribe", "is_answered", "receipt_of", "reply_of", "run_on_trio", "wait",
     "wait_hooks", "history", "title", "settings", "sessions", "search", "snapshot", "interrupt",
     "archive", "unarchive", "find", "messages", "delete", "running_turns", "statistics",
-    "passivate", "get", "set", "mark_shown",
+    "passivate", "get", "set", "mark_shown", "open_file", "read_file", "save_file",
 }  # fmt: skip
 """Verbs that work until the block is left; `wait` does so for a message that was answered."""
 
@@ -439,7 +449,7 @@ def refused_by_a_drain(outcomes, kind, words, also_working=()):
         name: outcomes[name]
         for name in working
         if isinstance(outcomes[name], BaseException)
-        and not isinstance(outcomes[name], UnknownSession)
+        and not isinstance(outcomes[name], UnknownSession | UnknownFile)
     }
     assert failed == {}
     assert len(outcomes) - len(working) > 15

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from hermes import Attachment, Inbound, MessagePosted, Source, StoredFile, WaitingMessage
+from hermes.errors import UnknownFile
 from hermes.messages import Message, TurnResult
 from hermes.protocols import Adapter, HasLocal
 from hermes.testing import CountingBuilder, MemoryAdapter, ScriptedAgent, inspect
@@ -209,6 +210,15 @@ async def test_a_post_that_is_cancelled_while_it_waits_leaves_no_file(start):
         assert stored == []
 
 
+async def test_a_post_is_stored_with_all_of_its_files_or_not_at_all(start):
+    async with start() as runtime:
+        store, secret = inspect(runtime).store, Attachment(data=b"secret")
+        stored = await runtime.conversation("other").put_file(secret)
+        with pytest.raises(UnknownFile):
+            await store.post("k", "look", Source(), (), [stored.part])
+        assert await runtime.conversation("k").history() == []
+
+
 # Interplay with the other verbs
 
 
@@ -246,6 +256,28 @@ async def test_a_steered_message_brings_its_file_into_the_running_turn(start):
         assert (await pending.wait()).text == f"{len(CAT)} bytes"
         rows = await held.runtime.conversation("k").history()
         assert [bool(row.parts) for row in rows] == [False, True, False]
+
+
+async def test_a_message_that_is_refused_while_a_turn_runs_frees_its_file(start):
+    async with held_runtime(start) as held:
+        await held.send("first")
+        await held.agent.wait_started()
+        reply = await held.runtime.ask("k", "x", attachments=[cat()], when_busy="reject")
+        assert reply.status == "refused"
+        uses = await held.store.snapshot(lambda tx: tx.all("SELECT file_id FROM inbox_files"))
+        assert uses == []
+        held.agent.release()
+
+
+async def test_a_message_that_interrupts_a_turn_brings_its_file(start):
+    async with held_runtime(start) as held:
+        pending = await held.send("first")
+        await held.agent.wait_started()
+        another = await held.send("x", attachments=[cat()], when_busy="interrupt")
+        assert (await pending.wait()).status == "interrupted"
+        assert (await held.agent.wait_started(1)).text == f"x\n{CAT_LINE}"
+        held.agent.release()
+        assert (await another.wait()).text == "answer 1"
 
 
 async def test_a_withdrawn_message_frees_its_file(start):

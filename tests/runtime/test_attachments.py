@@ -22,6 +22,7 @@ from hermes.errors import (
     Draining,
     EventConflict,
     NotAdmitted,
+    StoreError,
     UnknownFile,
 )
 from hermes.messages import TurnResult
@@ -142,7 +143,7 @@ async def test_a_damaged_file_is_not_saved(start, tmp_path, path):
         stored = await conversation.put_file(cat())
         [blob] = tmp_path.rglob("*.blobs/??/*")
         blob.write_bytes(CAT[:10])
-        with pytest.raises(UnknownFile, match="damaged"):
+        with pytest.raises(StoreError, match="damaged"):
             await conversation.save_file(stored.id, tmp_path / "none")
         assert not (tmp_path / "none").exists()
         blob.unlink()

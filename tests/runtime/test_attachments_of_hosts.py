@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import subprocess
+import sys
+import textwrap
 import threading
 
 import pytest
@@ -225,6 +228,45 @@ def test_a_cancelled_call_returns_when_it_no_longer_reads_the_file(path, verb):
             assert file.reads == reads
 
     asyncio.run(main())
+    assert blobs_of(path) == []
+
+
+def test_ctrl_c_ends_a_call_when_it_no_longer_reads_the_file(path):
+    code = """
+        import io, os, signal, sys, threading
+        from hermes import Attachment
+        from hermes.embed import start_runtime
+
+        class File(io.BytesIO):
+            reading = False
+
+            def read(self, size=-1):
+                self.reading = True
+                os.kill(os.getpid(), signal.SIGINT)
+                left.wait(0.5)  # the call has ended too early if this returns True
+                self.reading = False
+                return super().read(size)
+
+        async def echo(turn):
+            return turn.text
+
+        left, file = threading.Event(), File(b"some bytes")
+        with start_runtime(sys.argv[1], agent=echo) as runtime:
+            try:
+                runtime.ask("k", attachments=[Attachment(file=file)])
+            except KeyboardInterrupt:
+                print(file.reading)
+                left.set()
+            print(runtime.conversation("k").history())
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("False\n[]\n", "")
     assert blobs_of(path) == []
 
 

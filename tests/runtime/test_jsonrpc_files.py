@@ -327,6 +327,23 @@ async def test_the_same_content_is_the_same_message(start, path):
         assert store.snapshot(lambda tx: tx.one(names, uploaded["file"])) == (1,)
 
 
+async def test_a_repeated_message_is_known_although_its_file_is_gone(start, sql):
+    async with start() as runtime, connected(runtime) as client:
+        handle = await session(client)
+        file = (await upload(client, handle))["file"]
+        params = {"text": "look", "event_id": "e1", "parts": [{"file": file}]}
+        done = await client.call("prompt.submit", session_id=handle, **params)
+        await client.answer_to(done["message_id"])
+        await client.call("session.close", session_id=handle)
+        await client.call("session.delete", session_id=done["stored_session_id"])
+        sql("DELETE FROM files WHERE id = ?", file)
+        handle = await session(client)
+        again = await client.call("prompt.submit", session_id=handle, **params)
+        assert (again["status"], again["message_id"]) == ("answered", done["message_id"])
+        other = {**params, "session_id": handle, "event_id": "e2"}
+        assert await error_code(client, "prompt.submit", **other) == 4026
+
+
 @pytest.mark.parametrize(
     ("part", "code", "said"),
     [

@@ -155,8 +155,8 @@ async def test_the_names_of_files_are_redacted(start, caplog):
     async def stored(turn) -> object:
         return await turn.put_file(Attachment(data=b"x", name="a-opensesame.txt"))
 
-    reply, rows = await ask(start, leak, stored, redact=lambda t: t.replace("opensesame", "***"))
-    assert [file.name for file in reply.files] == ["***.txt"]
+    reply, rows = await ask(start, leak, stored, redact=lambda t: t.replace("opensesame", "hidden"))
+    assert [file.name for file in reply.files] == ["hidden.txt"]
     assert rows[1].content.endswith("the name of the file contains a secret")
     assert "opensesame" not in str(rows) + caplog.text
 
@@ -166,10 +166,10 @@ async def test_the_name_of_a_file_that_an_agent_stores_is_redacted(start):
         stored = await turn.put_file(Attachment(data=b"x", name="a-opensesame.txt"))
         return TurnResult(text="done", files=[stored])
 
-    hidden = {"redact": lambda text: text.replace("opensesame", "***")}
+    hidden = {"redact": lambda text: text.replace("opensesame", "hidden")}
     async with start(agent=reply, **hidden) as runtime:
         answer = await runtime.ask("k", "go")
-    assert [file.name for file in answer.files] == ["a-***.txt"]
+    assert [file.name for file in answer.files] == ["a-hidden.txt"]
 
 
 @pytest.mark.parametrize(
@@ -329,6 +329,7 @@ async def test_a_chat_agent_sends_the_files_of_its_tools_with_the_answer_once(st
                     reply = await runtime.ask("k", "go")
                 rows = await runtime.conversation("k").history()
     assert [file.name for file in reply.files] == ["0.png", "1.png"]
+    assert [file.size for file in model.requests[1].files] == [len(PNG)] * 2
     assert [(row.role, names(row.parts)) for row in rows] == [
         ("user", []),
         ("assistant", []),

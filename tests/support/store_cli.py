@@ -20,6 +20,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b1m\u202egnp.exe\r[bold]x[/bold]
 COMMANDS = {
     "list": [],
     "show": ["talk"],
+    "file": ["file_1", "--to", "/nowhere/file"],
     "search": ["words"],
     "export": ["--all"],
     "backup": ["/nowhere/copy.db"],

@@ -162,8 +162,6 @@ async def save_file(reader: FileReader, path: str | os.PathLike[str]) -> Path:
 async def _copy(reader: FileReader, write: Callable[[bytes], object]) -> None:
     offset, size = 0, reader.file.size
     while offset < size:
-        chunk = await reader.read(offset, CHUNK)
-        if not chunk:
-            raise UnknownFile(f"the content of the file {reader.file.id} is damaged")
+        chunk = await reader.read(offset, CHUNK)  # never empty: that would be a damaged file
         await trio.to_thread.run_sync(write, chunk)
         offset += len(chunk)

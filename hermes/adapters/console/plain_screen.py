@@ -87,9 +87,7 @@ class PlainScreen:
     async def prompt(self, text: str) -> None:
         """Write the prompt; the user's Enter ends its line."""
         await self.finish()
-        await self._write(text)
-        self._at_line_start = True
-        self._prompt, self._overwritten = text, False
+        await self._write(text, is_prompt=True)
 
     def entered(self) -> None:
         """Note that the user has ended the line of the prompt."""
@@ -100,15 +98,17 @@ class PlainScreen:
         if self._prompt is not None and self._overwritten:
             await self.prompt(self._prompt)
 
-    async def _write(self, text: str) -> None:
+    async def _write(self, text: str, *, is_prompt: bool = False) -> None:
         async with holding(self._lock):
+            rest = text.encode(errors="replace")
             if text and self._prompt is not None and not self._overwritten:
                 self._overwritten = True
-                text = f"\n{text}"
-            rest = text.encode(errors="replace")
+                rest = b"\n" + rest
+            if is_prompt:  # before it is written: the user may answer at once
+                self._prompt, self._overwritten = text, False
             while rest and not self.closed:
                 rest = rest[await self._write_some(rest[: select.PIPE_BUF]) :]
-                self._at_line_start = text.endswith("\n")
+                self._at_line_start = is_prompt or text.endswith("\n")
 
     async def _write_some(self, content: bytes) -> int:
         """Wait until the descriptor is writable, write, and return the number of bytes written.

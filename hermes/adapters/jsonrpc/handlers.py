@@ -249,7 +249,7 @@ class Handlers(FileHandlers):
         handle.sent.append(unique_id)
         with submitting(handle):
             try:
-                receipt = await self._runtime.submit(inbound, attachments=attachments)
+                receipt = await self._accept(inbound, attachments)
             except ValueError as error:
                 code = FILE_REFUSED if isinstance(error, AttachmentRefused) else BAD_PARAMS
                 raise Refused(code, f"{error}.") from None

@@ -70,6 +70,11 @@ def _first_sent(sizes: Sequence[int], limit: int | None) -> int:
     return first
 
 
+def body_around(head: bytes, file: FileReader, tail: bytes) -> BodyStream:
+    """Return a body that is a file as it is, between `head` and `tail`."""
+    return BodyStream([_Bytes(head), _Content(file), _Bytes(tail)])
+
+
 @attrs.frozen
 class _Bytes:
     """A piece of a body that is in memory."""
@@ -107,7 +112,26 @@ class _Base64:
         return base64.b64encode(await _read(self.reader, index * CHUNK, wanted))
 
 
-_Segment: TypeAlias = _Bytes | _Base64
+@attrs.frozen
+class _Content:
+    """A file as it is."""
+
+    reader: FileReader
+
+    @property
+    def size(self) -> int:
+        return self.reader.file.size
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.reader.file.size // CHUNK)
+
+    async def read(self, index: int) -> bytes:
+        wanted = min(CHUNK, self.reader.file.size - index * CHUNK)
+        return await _read(self.reader, index * CHUNK, wanted)
+
+
+_Segment: TypeAlias = _Bytes | _Base64 | _Content
 
 
 class BodyStream:

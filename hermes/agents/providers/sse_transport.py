@@ -25,7 +25,7 @@ from hermes.agents.providers.base import (
     RequestRejected,
     Unavailable,
 )
-from hermes.agents.providers.file_body import open_body
+from hermes.agents.providers.file_body import BodyStream, open_body
 from hermes.agents.providers.stream_events import JSON_ERRORS
 from hermes.background import cancel
 from hermes.errors import ContextOverflow, HermesError
@@ -53,7 +53,7 @@ async def post(
     client: httpx2.AsyncClient,
     endpoint: Endpoint,
     path: str,
-    body: bytes | FileBody,
+    body: bytes | FileBody | BodyStream,
     headers: Mapping[str, str],
     on_event: Callable[[bytes], None],
 ) -> None:
@@ -71,7 +71,7 @@ async def post(
     _check_headers(endpoint, all_headers)
     try:
         with trio.fail_after(endpoint.call_timeout):
-            content = body if isinstance(body, bytes) else await open_body(body)
+            content = await open_body(body) if isinstance(body, FileBody) else body
             if not isinstance(content, bytes):
                 all_headers["content-length"] = str(content.size)
             async with client.stream(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -55,6 +55,8 @@ _KEYS = (
     "WHERE s.id = ?1 UNION SELECT session_key FROM routes WHERE session_id = ?1"
 )
 _HASH = "SELECT hash FROM files WHERE id = ?"
+ID_FORM: Final = "file_[0-9a-f]{32}"
+_ID = re.compile(ID_FORM)
 GONE: Final = "[a file that is not available]"
 """What replaces a part whose file the conversation cannot read."""
 
@@ -127,6 +129,22 @@ def insert_file(
     )
 
 
+def is_file_id(text: str) -> bool:
+    """Return whether a text has the form of a file's id: parts of a host may have others."""
+    return _ID.fullmatch(text) is not None
+
+
+def hash_of(tx: Transaction, file_id: str) -> str | None:
+    """Return the hash of a file's content, or None if there is no such file."""
+    row = tx.one(_HASH, file_id)
+    return None if row is None else row[0]
+
+
+def record_session_files(tx: Transaction, session_no: int, ids: Iterable[str]) -> None:
+    """Record that a session names files."""
+    tx.run_each(_USE_IN_SESSION, [(session_no, file_id) for file_id in ids])
+
+
 def clean_name(name: str | None) -> str | None:
     """Return the last part of a name, as any file system takes it; None if nothing is left.
 
@@ -178,10 +196,11 @@ def get_file(tx: Transaction, file_id: str, *, session_key: str) -> tuple[Stored
     row = tx.one(f"SELECT {COLUMNS}, f.hash {_READABLE}", session_key, file_id)
     if row is None:
         raise UnknownFile(f"there is no file {file_id!r:.60} in this conversation")
-    return _stored(row[:-1]), row[-1]
+    return stored(row[:-1]), row[-1]
 
 
-def _stored(row: tuple[object, ...]) -> StoredFile:
+def stored(row: tuple[object, ...]) -> StoredFile:
+    """Return the file of a row that was selected with `COLUMNS`."""
     names = ("id", "media_type", "size", "name", "width", "height")
     return convert(dict(zip(names, row, strict=True)), StoredFile)
 
@@ -261,7 +280,7 @@ def use_in_session(
         return messages
     [number], keys = row, [key for (key,) in tx.all(_KEYS, session_id)]
     known = {id_ for id_ in ids if _may_name(tx, number, keys, id_)}
-    tx.run_each(_USE_IN_SESSION, [(number, file_id) for file_id in known])
+    record_session_files(tx, number, known)
     return messages if len(known) == len(ids) else [_readable(each, known) for each in messages]
 
 

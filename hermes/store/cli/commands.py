@@ -5,21 +5,18 @@ All except `vacuum` and `migrate` may run while a runtime owns the file.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import os
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import attrs
 from msgspec.structs import asdict
 
-from hermes.errors import BadImport, StoreFailed, StoreRefused
+from hermes.errors import BadImport, StoreRefused
 from hermes.messages import Imported
 from hermes.sanitize import one_line, sanitize
 from hermes.store import word_forms
@@ -27,9 +24,10 @@ from hermes.store.cli.opening import (
     CURRENT_VERSION,
     exclusive,
     existing_path,
-    in_use,
+    new_blobs,
     open_current,
     open_or_create,
+    prepare_folder,
     run_chunked,
     schema_version,
 )
@@ -38,16 +36,16 @@ from hermes.store.cli.output import (
     escape_json,
     format_count,
     format_size,
+    new_file,
     print_json,
     progress_bar,
 )
-from hermes.store.cli.read_only import is_read_only
 from hermes.store.cli.show import report_unknown_session, resolve
 from hermes.store.files.blobs import BlobFolder
 from hermes.store.import_hermes_agent.importer import Report, import_home
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
 from hermes.store.import_hermes_agent.source import open_home
-from hermes.store.maintenance import cleanup, transfer
+from hermes.store.maintenance import cleanup, file_transfer, imports, transfer
 from hermes.store.maintenance.transfer import MAX_LINE
 from hermes.store.sync_store import SessionStore
 
@@ -73,8 +71,8 @@ def export(options: Namespace) -> int:
             _export(store, ids, sys.stdout.write)
             return 0 if ids else 1
         target = Path(options.output)
-        with _new_file(target) as file:
-            _export(store, ids, file.write)
+        with new_file(target) as file:
+            _export(store, ids, lambda text: file.write(text.encode()))
     written = target.stat().st_size
     if options.json:
         print_json({"sessions": len(ids), "file": str(target), "bytes": written})
@@ -85,33 +83,12 @@ def export(options: Namespace) -> int:
 
 
 def _export(store: SessionStore, ids: list[str], write: Callable[[str], object]) -> None:
+    done = 0
     with progress_bar("exporting", len(ids)) as update:
-        for number, session_id in enumerate(ids, start=1):
-            write(escape_json(store.export_session(session_id)) + "\n")
-            update(number, len(ids))
-
-
-@contextmanager
-def _new_file(target: Path) -> Iterator[IO[str]]:
-    """Open a new file, readable by its owner only, that appears at the end of the block."""
-    if target.exists():
-        raise StoreRefused(f"{target} already exists; choose another file name")
-    if not target.parent.is_dir():
-        raise StoreRefused(f"the directory {target.parent} does not exist; create it first")
-    partial = target.with_name(f"{target.name}.partial")
-    partial.unlink(missing_ok=True)
-    try:
-        with open(partial, "x", encoding="utf-8", opener=_open_private) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _open_private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
+        for line in store.export_lines(*ids):
+            write(escape_json(line) + "\n")
+            done += not line.startswith(f'{{"format":"{file_transfer.FORMAT}"')
+            update(done, len(ids))
 
 
 def backup(options: Namespace) -> int:
@@ -133,46 +110,6 @@ def backup(options: Namespace) -> int:
             count = format_count(len(files), "attached file")
             printer.line(f"Copied {count} to {folder} ({format_size(sum(files))}).")
     return 0
-
-
-def check(options: Namespace) -> int:
-    """Check the file for damage.
-
-    The search index is not checked while a runtime owns the file, because that blocks writes.
-    """
-    path = existing_path(options)
-    obstacle = "the file is read-only" if is_read_only(path) else None
-    with open_current(path) as store:
-        if obstacle is None and in_use(path):
-            obstacle = "a runtime is using the file"
-        problems = _find_problems(store, with_index=obstacle is None)
-    if options.json:
-        print_json({"ok": not problems, "problems": problems, "index_checked": obstacle is None})
-    else:
-        printer = Printer(sys.stdout)
-        for problem in problems or ["No problems found."]:
-            printer.line(one_line(problem))
-        if obstacle is not None:
-            printer.line(f"The search index was not checked, because {obstacle}.")
-    return 1 if problems else 0
-
-
-def _find_problems(store: SessionStore, *, with_index: bool) -> list[str]:
-    """Run the checks one by one, and show which one is running."""
-    checks: dict[str, Callable[[], Sequence[str]]] = {
-        name: functools.partial(store.snapshot, check) for name, check in cleanup.CHECKS.items()
-    }
-    if with_index:
-        checks["search index"] = lambda: tuple(filter(None, [store.check_search()]))
-    problems: list[str] = []
-    with progress_bar("checking", len(checks)) as update:
-        for number, (name, check) in enumerate(checks.items()):
-            update(number, len(checks), f"checking {name} ({number + 1} of {len(checks)})")
-            try:
-                problems += check()
-            except StoreFailed as error:
-                return [*problems, str(error)]
-    return problems
 
 
 def import_(options: Namespace) -> int:
@@ -198,10 +135,12 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _import_lines(options: Namespace, file: IO[bytes]) -> int:
-    exported = transfer.parse(_read_lines(file))
-    work = transfer.import_parsed(exported)
-    with open_or_create(options) as store, progress_bar("importing", len(exported)) as update:
-        imported = run_chunked(store, work, lambda number: update(number, None))
+    prepare_folder(options)
+    with new_blobs(options) as folder, transfer.Parsed(folder) as parsed:
+        work = imports.import_parsed(parsed.parse(_read_lines(file)))
+        total = len(parsed.sessions)
+        with open_or_create(options) as store, progress_bar("importing", total) as update:
+            imported = run_chunked(store, work, lambda number: update(number, None))
     if options.json:
         print_json(asdict(imported))
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from argparse import Namespace
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from hermes.store import connection, schema
 from hermes.store.chunked import Chunked
 from hermes.store.cli.read_only import ReadOnlyStore, is_read_only, read_version, refusal
 from hermes.store.files import file_lock, runtime_lock
+from hermes.store.files.blobs import BlobFolder
 from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.sync_store import SessionStore
 from hermes.store.transaction import Work
@@ -107,11 +108,33 @@ def run_chunked(
     return steps.result()
 
 
+def prepare_folder(options: Namespace) -> None:
+    """Create the folder of the database if it is the default one. It must be writable."""
+    if options.db == data_path():
+        options.db.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = file_lock.resolve(options.db)
+    if path.exists() and is_read_only(path):
+        raise refusal(path)
+
+
+@contextmanager
+def new_blobs(options: Namespace) -> Iterator[BlobFolder]:
+    """Return the folder for attached files; it is removed again if there is no database then."""
+    path = file_lock.resolve(options.db)
+    folder = BlobFolder(path)
+    try:
+        yield folder
+    finally:
+        if not path.exists():
+            for each in (*folder.folders(), folder.path):
+                with suppress(OSError):  # it has other files, or does not exist
+                    each.rmdir()
+
+
 @contextmanager
 def open_or_create(options: Namespace) -> Iterator[SessionStore]:
     """Open the database, and create it if it does not exist."""
-    if options.db == data_path():
-        options.db.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    prepare_folder(options)
     path = file_lock.resolve(options.db)
     if not path.exists():
         SessionStore(path).close()

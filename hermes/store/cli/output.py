@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Protocol, TextIO
 
-from hermes.errors import HermesError
+from hermes.errors import HermesError, StoreRefused
 from hermes.sanitize import UNSAFE, one_line
 
 if TYPE_CHECKING:
@@ -80,6 +82,29 @@ def format_time(timestamp: float | None, *, seconds: bool = False) -> str:
 def format_count(number: int, noun: str) -> str:
     """Return the number with its noun: `1 session`, `2 sessions`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[IO[bytes]]:
+    """Open a new file, readable by its owner only, that appears at the end of the block."""
+    if target.exists():
+        raise StoreRefused(f"{target} already exists; choose another file name")
+    if not target.parent.is_dir():
+        raise StoreRefused(f"the directory {target.parent} does not exist; create it first")
+    partial = target.with_name(f"{target.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        with open(partial, "xb", opener=_open_private) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _open_private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 class Printer:

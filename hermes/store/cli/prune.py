@@ -70,10 +70,10 @@ def _refusal(found: Pruned) -> int:
     if not sys.stdin.isatty():
         sys.stderr.write("Nothing was deleted: add --yes to delete without a question.\n")
         return 2
-    sys.stdout.write(f"Delete {_counts(found)} for good? [y/N] ")
-    sys.stdout.flush()
     code = 1
     try:
+        sys.stdout.write(f"Delete {_counts(found)} for good? [y/N] ")
+        sys.stdout.flush()
         answer = sys.stdin.readline()
     except KeyboardInterrupt:
         answer, code = "", 130

@@ -10,13 +10,14 @@ import msgspec
 from msgspec.structs import asdict
 
 from hermes.errors import AmbiguousTitle
-from hermes.messages import SearchHit, Session, StoredMessage
+from hermes.messages import SearchHit, Session, StoredMessage, file_id_of
 from hermes.sanitize import one_line, sanitize
 from hermes.session_keys import CLIENT_PLATFORM, is_client_key
 from hermes.store.cli.opening import existing_path, open_current
 from hermes.store.cli.output import Printer, format_time, print_json
 from hermes.store.conversations import lineage, titles
 from hermes.store.sync_store import SessionStore
+from hermes.transcript.attachments import describe, is_attachment
 
 MAX_MATCHES = 10
 CHAT_PLATFORMS: frozenset[str] = frozenset({"console", CLIENT_PLATFORM})
@@ -192,9 +193,9 @@ def _show(session: Session, rows: Iterable[StoredMessage], live: set[int]) -> No
 def _texts(row: StoredMessage) -> Iterator[str]:
     if row.content:
         yield row.content
-    kinds = [str(part.get("type", "part")) for part in row.parts or () if "text" not in part]
-    if kinds:
-        yield f"[{', '.join(kinds)}]"
+    for part in row.parts or ():
+        if is_attachment(part) or "text" not in part:
+            yield describe(part, file_id_of(part) or "")
     for call in row.tool_calls:
         yield f"→ {call.name} {call.arguments}"
 

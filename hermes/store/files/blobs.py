@@ -22,7 +22,8 @@ from collections.abc import (
     Callable,
     Iterator,
 )
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -79,7 +80,7 @@ class BlobFolder:
         return self.path / digest[:2] / digest
 
     def place(self, staged: StagedFile, now: float) -> None:
-        """Move a staged file to its place, unless the blob is there already; flush the folder.
+        """Move a staged file to its place, unless the blob is there already; flush the folders.
 
         Called in the transaction that stores its row, so that no sweep runs at the same time. A
         sweep compares the time of the file with `now`. A blob that is there already may have been
@@ -91,7 +92,8 @@ class BlobFolder:
             if _size(target) != staged.size:
                 os.utime(staged.path, (now, now))
                 os.rename(staged.path, target)
-            _flush_folder(target.parent)
+            flush_folder(target.parent)
+            self._flush_names(target.parent, self.path)
 
     def read(self, digest: str, offset: int, size: int) -> bytes:
         """Return bytes of a blob, as far as it has them.
@@ -105,20 +107,22 @@ class BlobFolder:
             return os.pread(file.fileno(), min(size, rest), offset) if rest > 0 else b""
 
     def _create(self, folder: Path) -> None:
-        """Create a folder that only its owner can read, and flush its parent.
-
-        A folder that is there already may have been created by a process that was killed before it
-        flushed the parent, so that is done once in each process.
-        """
-        if folder in self._flushed and folder.is_dir():
+        """Create a folder that only its owner can read, unless it exists."""
+        if folder.is_dir():
             return
         if folder != self.path:
             self._create(self.path)
         with suppress(FileExistsError):
             folder.mkdir()
             folder.chmod(0o700)  # whatever the umask is
-        _flush_folder(folder.parent)
-        self._flushed.add(folder)
+            self._flushed.discard(folder)
+
+    def _flush_names(self, *folders: Path) -> None:
+        """Flush the parents of folders, once in each process: another may have created them."""
+        for folder in folders:
+            if folder not in self._flushed:
+                flush_folder(folder.parent)
+                self._flushed.add(folder)
 
     def new_file(self) -> Path:
         """Return a path for a file to be staged, in a folder that exists."""
@@ -161,9 +165,10 @@ class BlobWriter:
             raise _too_large(limit)
         self._limit = limit
         self._expected = expected
-        self._hash = hashlib.sha256()
         self._size = 0
+        self._staging = ExitStack()
         with storing():
+            self._staging.enter_context(folder.staging())
             self._path = folder.new_file()
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             self._file = os.fdopen(descriptor, "w+b", buffering=0)
@@ -176,7 +181,6 @@ class BlobWriter:
             raise _too_large(self._limit)
         if self._expected is not None and self._size > self._expected:
             raise AttachmentRefused(f"the file has more than the expected {self._expected:,} bytes")
-        self._hash.update(chunk)
         with storing():
             rest = memoryview(chunk)
             while rest:
@@ -189,11 +193,15 @@ class BlobWriter:
         if self._expected is not None and self._expected != self._size:
             text = f"the file has {self._size:,} bytes instead of {self._expected:,}; send it again"
             raise AttachmentRefused(text)
-        with storing():
-            os.fsync(self._file.fileno())
+        with storing(), ThreadPoolExecutor(1) as beside:  # hashing hides behind the flush
+            flushed = beside.submit(os.fsync, self._file.fileno())
             media = recognize(self._file)
+            self._file.seek(0)
+            digest = hashlib.file_digest(self._file, "sha256").hexdigest()
+            flushed.result()
             self._file.close()
-        return StagedFile(self._path, self._hash.hexdigest(), self._size, media)
+        self._staging.close()
+        return StagedFile(self._path, digest, self._size, media)
 
     def discard(self) -> None:
         """Remove the file."""
@@ -201,6 +209,7 @@ class BlobWriter:
             self._file.close()
         with suppress(OSError):
             self._path.unlink()
+        self._staging.close()
 
 
 async def stage_chunks(
@@ -368,7 +377,7 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

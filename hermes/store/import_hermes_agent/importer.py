@@ -19,7 +19,7 @@ from hermes.store.conversations import codec, lineage, routes, search, sessions,
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
 from hermes.store.import_hermes_agent.routes import SourceRoute
 from hermes.store.import_hermes_agent.source import AgentHome
-from hermes.store.maintenance import cleanup, transfer
+from hermes.store.maintenance import cleanup, imports, transfer
 from hermes.store.maintenance.transfer import ExportedMessage, ExportedSession
 from hermes.store.records import key_value
 from hermes.store.transaction import Transaction, Work
@@ -114,7 +114,7 @@ class _CleanUp:
     report: Report
 
     def __call__(self, tx: Transaction) -> Result:
-        swept = transfer.clean_up(tx)
+        swept = imports.clean_up(tx)
         self.report.finalized_orphans = swept.finalized_orphans
         self.report.pruned_ghosts = swept.pruned_ghosts
         return Result("already_present")
@@ -152,7 +152,7 @@ class _SessionImport:
         if _is_ghost(session, tx.now):
             self._notes.add("ghost", session.id)
             return Result("skipped")
-        transfer.ImportSession(session)(tx)
+        imports.ImportSession(session)(tx)
         stored = sessions.get_session(tx, session.id)
         assert stored is not None
         if stored.parent_session_id != session.parent_session_id:
@@ -184,7 +184,7 @@ def _digest(text: bytes) -> str:
 
 
 def _copy_digest(tx: Transaction, session_id: str) -> str:
-    return _digest(transfer.export_session(tx, session_id).encode())
+    return _digest(transfer.session_line(tx, session_id).encode())
 
 
 def _match(
@@ -232,7 +232,7 @@ def _update(
         msgspec.structs.replace(message, seq=last + number)
         for number, message in enumerate(session.messages[len(matches) :], start=1)
     ]
-    transfer.insert_messages(tx, no, new)
+    imports.insert_messages(tx, no, new)
     _replace_usage(tx, no, session)
     _update_session(tx, no, session, last + len(new), rewritten=rewritten)
 
@@ -246,7 +246,7 @@ def _replace_usage(tx: Transaction, no: int, session: ExportedSession) -> None:
     tx.run("DELETE FROM usage WHERE session_no = ?", no)
     counters = ("api_call_count", *transfer.TOKENS, "cost")
     tx.run(f"UPDATE sessions SET {', '.join(f'{n} = 0' for n in counters)} WHERE no = ?", no)
-    transfer.record_usage(tx, session)
+    imports.record_usage(tx, session)
 
 
 def _update_session(
@@ -267,7 +267,7 @@ def _update_session(
         session.last_active,
         *ended,
         session.archived_at,
-        transfer.unused_title(tx, no, session.title),
+        imports.unused_title(tx, no, session.title),
         session.model,
         no,
     )

@@ -10,6 +10,7 @@ import msgspec
 
 from hermes.messages import Pruned
 from hermes.store.conversations import codec, leases, routes, search, sessions
+from hermes.store.maintenance import file_checks
 from hermes.store.records import key_value, tool_records
 from hermes.store.transaction import Clock, Transaction, Work
 
@@ -284,9 +285,14 @@ class SteadyCleanup:
         self._doubts = bool(days)
 
 
-def integrity_check(tx: Transaction) -> list[str]:
-    """Return the problems found in the file; empty if there are none."""
-    return [problem for check in CHECKS.values() for problem in check(tx)]
+def integrity_check(tx: Transaction, *, full: bool = False) -> list[str]:
+    """Return the problems found in the file; empty if there are none.
+
+    With `full`, the content of all attached files is read.
+    """
+    problems = [problem for check in CHECKS.values() for problem in check(tx)]
+    content = file_checks.damaged(tx.db.blobs, file_checks.blobs(tx)) if full else []
+    return problems + content
 
 
 def _check_pages(tx: Transaction) -> list[str]:
@@ -313,5 +319,6 @@ CHECKS: Mapping[str, Work[list[str]]] = {
     "pages and indexes": _check_pages,
     "foreign keys": _check_foreign_keys,
     "message counters": _check_counters,
+    file_checks.SUBJECT: file_checks.check,
 }
 """The parts of `integrity_check`, by what they check; each returns problems."""

@@ -1,22 +1,27 @@
-"""Export and import sessions as JSON Lines: one session per line, hidden rows included."""
+"""Export and import sessions as JSON Lines: one session per line, hidden rows included.
+
+The lines of attached files (`file_transfer`) precede the first session that names them.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import asdict, astuple, replace
+from msgspec.structs import asdict, astuple
 
 from hermes.errors import BadImport, UnknownSession
-from hermes.messages import Extra, Imported, JsonObject, SessionKind, Usage
+from hermes.messages import Extra, JsonObject, SessionKind, StoredFile
 from hermes.sanitize import shorten
-from hermes.store.conversations import codec, lineage, search, sessions, titles, usage
-from hermes.store.maintenance import cleanup
-from hermes.store.transaction import Transaction, Work
+from hermes.store.conversations import codec, sessions, titles, usage
+from hermes.store.files.blobs import BlobFolder
+from hermes.store.maintenance import file_transfer
+from hermes.store.transaction import Transaction
 from hermes.transcript.validate import check_depth
 
 FORMAT = "hermes-session-1"
@@ -91,14 +96,53 @@ class ExportedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     usage: tuple[ExportedUsage, ...] = ()
 
 
+class _Format(msgspec.Struct):
+    format: object = None
+
+
 _SESSION_FIELDS = frozenset(ExportedSession.__struct_fields__) - {"format", "messages", "usage"}
 _decode = msgspec.json.Decoder(ExportedSession).decode
+_decode_format = msgspec.json.Decoder(_Format).decode
 token_counts: Callable[[ExportedUsage], tuple[int, ...]] = operator.attrgetter(*TOKENS)
 """The token counts of a provider call, in the order of `TOKENS`."""
 
 
+class Exported(NamedTuple):
+    """A session to export: its line, and the files that it names, with their hashes."""
+
+    line: str
+    files: list[tuple[str, StoredFile]]
+
+
 def export_session(tx: Transaction, session_id: str) -> str:
-    """Return the session as one line of JSON, for `import_sessions`. Raises `UnknownSession`."""
+    """Return the session as one line of JSON, for `import_sessions`. Raises `UnknownSession`.
+
+    The lines of its attached files come before it. All of them are in memory then; `export_lines`
+    yields them one by one.
+    """
+    return "\n".join(lines_of(tx.db.blobs, export(tx, session_id), set()))
+
+
+def export(tx: Transaction, session_id: str) -> Exported:
+    """Return what is exported of a session. Raises `UnknownSession`."""
+    line = session_line(tx, session_id)
+    return Exported(line, file_transfer.files_of_session(tx, sessions.require(tx, session_id)))
+
+
+def lines_of(folder: BlobFolder, exported: Exported, seen: set[str]) -> Iterator[str]:
+    """Yield the lines of a session: those of its files, unless they are in `seen`, then its own.
+
+    Files are added to `seen`. Raises `StoreError` if the content of one is missing or damaged.
+    """
+    for digest, file in exported.files:
+        if file.id not in seen:
+            yield from file_transfer.file_lines(folder, digest, file)
+            seen.add(file.id)
+    yield exported.line
+
+
+def session_line(tx: Transaction, session_id: str) -> str:
+    """Return the line of a session. Raises `UnknownSession`."""
     session = sessions.get_session(tx, session_id)
     if session is None:
         raise UnknownSession(f"there is no session {session_id!r}")
@@ -133,50 +177,59 @@ def exported_messages(tx: Transaction, no: int) -> Iterable[ExportedMessage]:
         )
 
 
-def import_sessions(lines: Iterable[str]) -> Generator[Work[Imported], Imported, Imported]:
-    """Import exported sessions, parents first, one transaction per session.
+class Parsed:
+    """The content of an export: its sessions, and its files, which are staged in `folder`.
 
-    All lines are checked before the first session is written; `BadImport` names the first line
-    that is invalid. Sessions that exist are skipped, references to unknown parents are dropped,
-    and a second compression child of one parent is imported as a `fork`.
+    Close it in the end: then files that were not stored are discarded.
     """
-    return (yield from import_parsed(parse(lines)))
 
+    def __init__(self, folder: BlobFolder) -> None:
+        self.sessions: list[ExportedSession] = []
+        self.files = file_transfer.ImportedFiles(folder)
 
-def import_parsed(
-    parsed: list[ExportedSession],
-) -> Generator[Work[Imported], Imported, Imported]:
-    """Same as `import_sessions`, for lines that were parsed before."""
-    total = Imported(0, 0)
-    for session in _parents_first(parsed):
-        done = yield ImportSession(session)
-        total = Imported(
-            total.sessions + done.sessions,
-            total.messages + done.messages,
-            total.skipped + done.skipped,
-            total.forks + done.forks,
-        )
-    swept = yield clean_up
-    return replace(
-        total, finalized_orphans=swept.finalized_orphans, pruned_ghosts=swept.pruned_ghosts
-    )
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
-def parse(lines: Iterable[str]) -> list[ExportedSession]:
-    """Check exported sessions; raise `BadImport` at the first line that is invalid."""
-    parsed = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        if len(line) > MAX_LINE:
-            raise BadImport(f"line {number} is longer than {MAX_LINE} characters")
-        try:
-            session = _decode(line)
-        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-            raise BadImport(f"line {number} is not an exported session: {_reason(error)}") from None
+    def close(self) -> None:
+        """Discard the files that were not stored."""
+        self.files.close()
+
+    def parse(self, lines: Iterable[str]) -> Self:
+        """Check exported lines; raise `BadImport` at the first line that is invalid."""
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            if len(line) > MAX_LINE:
+                raise BadImport(f"line {number} is longer than {MAX_LINE} characters")
+            is_file = _format(line) == file_transfer.FORMAT
+            try:
+                self._parse_file(line, number) if is_file else self._parse_session(line, number)
+            except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+                what = "file" if is_file else "session"
+                text = f"line {number} is not an exported {what}: {_reason(error)}"
+                raise BadImport(text) from None
+        self.files.require_complete()
+        return self
+
+    def _parse_session(self, line: str, number: int) -> None:
+        session = _decode(line)
+        self.files.require_complete(number)
         _check(session, number)
-        parsed.append(session)
-    return parsed
+        self.files.require(session.messages, number)
+        self.sessions.append(session)
+
+    def _parse_file(self, line: str, number: int) -> None:
+        self.files.read(line, number)
+
+
+def _format(line: str) -> object:
+    """Return the format of a line, or None if it cannot be read."""
+    with suppress(msgspec.MsgspecError, RecursionError, UnicodeError):
+        return _decode_format(line).format
+    return None
 
 
 def _reason(error: Exception) -> str:
@@ -210,137 +263,3 @@ def _find_problem(session: ExportedSession) -> str | None:
     if any(sum(column) > _MAX_COUNT for column in columns):
         return "has token counts that are too large"
     return None
-
-
-def _parents_first(parsed: list[ExportedSession]) -> list[ExportedSession]:
-    by_id: dict[str, ExportedSession] = {}
-    for session in parsed:
-        by_id.setdefault(session.id, session)
-    ordered: dict[str, ExportedSession] = {}
-    for session in by_id.values():
-        chain: dict[str, ExportedSession] = {}
-        step: ExportedSession | None = session
-        # A cycle is cut at the session where it closes; its parent is then unknown.
-        while step is not None and step.id not in ordered and step.id not in chain:
-            chain[step.id] = step
-            step = by_id.get(step.parent_session_id or "")
-        ordered.update(reversed(chain.items()))
-    return list(ordered.values())
-
-
-class ImportSession:
-    """Imports one session, in the transaction that it is called with."""
-
-    def __init__(self, session: ExportedSession) -> None:
-        self._session = session
-
-    def __call__(self, tx: Transaction) -> Imported:
-        session = self._session
-        if sessions.number(tx, session.id) is not None:
-            return Imported(0, 0, skipped=(session.id,))
-        parent_no = sessions.number(tx, session.parent_session_id or "")
-        kind = _kind(tx, session.kind, parent_no)
-        no = self._insert_session(tx, kind, parent_no)
-        insert_messages(tx, no, session.messages)
-        record_usage(tx, session)
-        self._finish(tx, no)
-        forks = (session.id,) if kind == "fork" else ()
-        return Imported(1, len(session.messages), forks=forks)
-
-    def _insert_session(self, tx: Transaction, kind: SessionKind, parent_no: int | None) -> int:
-        session = self._session
-        sessions.create_session(
-            tx,
-            session.id,
-            session.source,
-            kind="import" if kind == "compression" else kind,
-            model=session.model,
-            model_config=session.model_config,
-            system_prompt=session.system_prompt,
-            user_id=session.user_id,
-            session_key=session.session_key,
-            chat_id=session.chat_id,
-            chat_type=session.chat_type,
-            thread_id=session.thread_id,
-            cwd=session.cwd,
-            profile=session.profile,
-            started_at=session.started_at,
-        )
-        no = sessions.require(tx, session.id)
-        sql = "UPDATE sessions SET kind = ?, parent_no = ? WHERE no = ?"
-        tx.run(sql, sessions.stored_kind(kind), parent_no, no)
-        if kind == "compression":
-            tx.run(sessions.INHERIT_MARKS, no)
-            lineage.inherit_keys(tx, no)
-        return no
-
-    def _finish(self, tx: Transaction, no: int) -> None:
-        session = self._session
-        live = [message for message in session.messages if message.live]
-        tx.run(
-            "UPDATE sessions SET seq = ?, message_count = ?, tool_call_count = ?, revision = ?, "
-            "rewrites = ?, last_active = ?, ended_at = ?, end_reason = ?, archived_at = ?, "
-            "title = ?, model = ? WHERE no = ?",
-            session.messages[-1].seq if session.messages else 0,
-            len(live),
-            codec.tool_calls_in(live),
-            session.revision,
-            session.rewrites,
-            session.last_active,
-            session.ended_at,
-            session.end_reason,
-            session.archived_at,
-            unused_title(tx, no, session.title),
-            session.model,
-            no,
-        )
-
-
-def insert_messages(tx: Transaction, no: int, messages: Sequence[ExportedMessage]) -> None:
-    """Insert new rows into a session at their `seq`, and index them."""
-    if not messages:
-        return
-    low, _ = codec.bounds(no)
-    for message in messages:
-        tx.run(
-            "INSERT INTO messages (id, role, content, created_at, platform_message_id, live, "
-            "compacted, extra) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            low + message.seq,
-            message.role,
-            message.content,
-            message.timestamp,
-            message.platform_message_id,
-            int(message.live),
-            int(message.compacted and not message.live),
-            codec.encode_extra(message),
-        )
-    search.index_imported(tx, low + messages[0].seq, low + messages[-1].seq)
-
-
-def record_usage(tx: Transaction, session: ExportedSession) -> None:
-    """Record the imported provider calls, dated back so that they do not count as spent today."""
-    for call in session.usage:
-        usage.update_token_counts(tx, session.id, Usage(*astuple(call)), at=session.last_active)
-
-
-def _kind(tx: Transaction, kind: SessionKind, parent_no: int | None) -> SessionKind:
-    if kind != "compression":
-        return kind
-    if parent_no is None:
-        return "import"
-    row = tx.one("SELECT end_reason FROM sessions WHERE no = ?", parent_no)
-    compressed = row is not None and row[0] == "compression"
-    first = lineage.compression_child(tx, parent_no) is None
-    return "compression" if compressed and first else "fork"
-
-
-def unused_title(tx: Transaction, no: int, title: str | None) -> str | None:
-    """Return a title for a session, with a number if another session of its keys has it."""
-    clean = titles.sanitize_title(title)
-    return None if clean is None else titles.title_for(tx, no, clean)
-
-
-def clean_up(tx: Transaction) -> Imported:
-    """End orphaned compression children and delete empty sessions after an import."""
-    orphans, ghosts = cleanup.finalize_orphans(tx), cleanup.prune_ghosts(tx)
-    return Imported(0, 0, finalized_orphans=orphans, pruned_ghosts=ghosts)

@@ -222,7 +222,12 @@ class LoopbackTelegram(BotMethods):
             self._notify()
 
     def _new_filter(self) -> FormFilter:
-        return FormFilter(is_cut=lambda: self._next_fault("upload") is not None)
+        return FormFilter(self._cuts_upload)
+
+    def _cuts_upload(self) -> bool:
+        cuts = self._next_fault("upload") is not None
+        self.broken["upload"] += cuts
+        return cuts
 
     async def _respond(self, request: Request) -> Response:
         await trio.lowlevel.checkpoint()

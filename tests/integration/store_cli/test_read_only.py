@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 
+from hermes.messages import Attachment
 from hermes.store import SessionStore
 from tests.support.store_cli import json_lines
 
-_PR_CAPBSET_DROP, _DAC_OVERRIDE = 24, 1
+_PR_CAPBSET_DROP, _DAC_OVERRIDE, _DAC_READ_SEARCH = 24, 1, 2
 ID = "20231114_221320_0a1b2c3d"
 
 
@@ -20,7 +22,8 @@ def without_privileges():
     """In a new process of root: obey the permissions of files."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
-        assert libc.prctl(_PR_CAPBSET_DROP, _DAC_OVERRIDE, 0, 0, 0) == 0
+        for capability in (_DAC_OVERRIDE, _DAC_READ_SEARCH):
+            assert libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0
 
 
 def run(*arguments):
@@ -125,3 +128,62 @@ def test_a_database_that_is_modified_meanwhile_is_reported(filled, request):
         store.append_message("evil", "user", "more")
     _, errors = process.communicate("\n", timeout=30)
     assert "was modified meanwhile; run the command again" in errors
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
+def test_attached_files_of_a_read_only_database_can_be_read(filled, tmp_path, request, killed):
+    code = (
+        "import os, sys\nfrom hermes.messages import Attachment\n"
+        "from hermes.store import SessionStore\nstore = SessionStore(sys.argv[1])\n"
+        "file = store.put_file(Attachment(data=b'content'), session_key='k1')\n"
+        "store.append_message('talk-2', 'user', 'look', parts=[file.part])\n"
+        "print(file.id, flush=True)\n" + ("os._exit(0)" if killed else "store.close()")
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", code, filled], check=True, timeout=60, capture_output=True, text=True
+    )
+    if killed:
+        filled.with_name("state.db-shm").unlink()
+    file_id, here = made.stdout.strip(), [*filled.parent.rglob("*"), filled.parent]
+    target = tmp_path.with_name(f"{tmp_path.name}-written")
+    target.mkdir()
+    for path in here:
+        path.chmod(0o500 if path.is_dir() else 0o400)
+    request.addfinalizer(lambda: [path.chmod(0o700) for path in here if path.exists()])
+    assert f"[file, 7 bytes: {file_id}]" in run("show", "talk-2", "--db", filled).stdout
+    assert run("file", file_id, "--to", target / "note", "--db", filled).returncode == 0
+    assert (target / "note").read_bytes() == b"content"
+    exported = run("export", "talk-2", "--db", filled).stdout
+    assert [line["id"] for line in map(json.loads, exported.splitlines())] == [file_id, "talk-2"]
+    assert run("backup", target / "copy.db", "--db", filled).returncode == 0
+    assert run("check", "--full", "--db", filled).stdout.startswith("No problems found.\n")
+    assert run("check", "--full", "--db", target / "copy.db").stdout == "No problems found.\n"
+    (target / "lines").write_text(exported)
+    refused = run("import", target / "lines", "--db", filled)
+    assert (refused.returncode, refused.stderr) == (
+        3,
+        f"{filled} is read-only; copy it to another folder to change it\n",
+    )
+
+
+def test_a_folder_of_files_that_cannot_be_read_is_one_problem_for_each_file(filled, request):
+    with SessionStore(filled) as store:
+        file = store.put_file(Attachment(data=b"content"), session_key="k1")
+        store.append_message("talk-2", "user", "look", parts=[file.part])
+    folder = filled.with_name("state.db.blobs")
+    folder.chmod(0)
+    request.addfinalizer(lambda: folder.chmod(0o700))
+    checked = run("check", "--full", "--db", filled)
+    assert checked.returncode == 1
+    assert checked.stdout.startswith(f"the content of {file.id} cannot be read: {folder}")
+    assert checked.stdout.count("\n") == 1
+    saved = run("file", file.id, "--to", filled.with_name("note"), "--db", filled)
+    assert (saved.returncode, saved.stderr) == (
+        4,
+        f"the file {file.id} cannot be read: Permission denied\n",
+    )
+    pruned = run("prune", "--older-than", "2y", "--yes", "--db", filled)
+    assert (pruned.returncode, pruned.stdout) == (0, "Deleted 0 sessions with 0 messages.\n")
+    backed = run("backup", filled.with_name("copy.db"), "--db", filled)
+    assert (backed.returncode, backed.stderr.count("\n")) == (4, 1)
+    assert sorted(filled.parent.glob("copy*")) == []

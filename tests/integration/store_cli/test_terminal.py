@@ -72,7 +72,7 @@ def test_leaving_the_question_of_prune_deletes_nothing_and_says_so(filled, key, 
 
 def test_check_shows_what_it_is_checking(filled):
     output, code = at_terminal("check", "--db", filled)
-    assert (code, "checking pages and indexes (1 of 4)" in output) == (0, True)
+    assert (code, "checking pages and indexes (1 of 5)" in output) == (0, True)
 
 
 def test_a_progress_bar_is_shown_at_a_terminal_only(filled, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from bench.agents import benchmark as agents
 from bench.command import RESULTS
+from bench.files import benchmark as files
 from bench.harness.benchmark import Cell, Contender, Database, Group, run_cells
 from bench.harness.driver import check_durability
 from bench.harness.measurements import Measurements, Ref
@@ -21,7 +22,7 @@ from bench.switch import benchmark as switch
 
 PLANS = [
     pytest.param(module, plan, id=f"{module.__name__.split('.')[1]}-{name}")
-    for module in (store, runtime, agents, hosts)
+    for module in (store, runtime, agents, hosts, files)
     for name, plan in (("full", module.FULL), ("quick", module.QUICK))
 ]
 SHOWN = [*PLANS, pytest.param(switch, switch.FULL, id="switch-full")]

@@ -24,7 +24,8 @@ from hermes.adapters.jsonrpc.frames import (
 from hermes.adapters.jsonrpc.handles import Handle, Handles
 from hermes.adapters.jsonrpc.send_buffer import SendBuffer
 from hermes.background import holding, start_soon
-from hermes.messages import Attachment, JsonObject
+from hermes.errors import UnknownFile
+from hermes.messages import Attachment, Inbound, JsonObject, Receipt
 
 MAX_UPLOADS = 16
 """Open uploads of one client."""
@@ -109,6 +110,17 @@ class FileHandlers:
         for upload in list(self._uploads.values()):
             if upload.session_key == handle.session_key:
                 await upload.stop()
+
+    async def _accept(self, inbound: Inbound, attachments: Sequence[Attachment]) -> Receipt:
+        """Submit a message. One that was accepted before may name files that are gone by now."""
+        try:
+            return await self._runtime.submit(inbound, attachments=attachments)
+        except UnknownFile:
+            key, event_id, source = inbound.session_key, inbound.event_id, inbound.source
+            receipt = await self._runtime.receipt_of(key, event_id, source=source)
+            if receipt is None:
+                raise
+            return receipt
 
     async def read_file(self, params: t.ReadParams) -> t.ReadResult:
         """Return bytes of a file of a conversation."""
