@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeAlias
@@ -33,6 +34,8 @@ from hermes.protocols import Agent, RunsOnTrio, SupportsAclose, Turn
 from hermes.sanitize import scrub
 from hermes.texts import Texts
 from hermes.transcript.overflow import LONG_HISTORY
+
+log: logging.Logger = logging.getLogger(__name__)
 
 TRUNCATED_CALL = (
     "{name} was not run: the answer reached the token limit in the middle of this call."
@@ -169,6 +172,10 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         self._spending = spending or Spending()
         self._max_steps = max_steps
         self._prompts = PromptCache(provider)
+        self._taken: frozenset[str] = frozenset()
+        """Files that the model has taken."""
+        self._rejected: frozenset[str] = frozenset()
+        """Files that were in a request that the model rejected, and answered without them."""
 
     async def run(self, turn: Turn, /) -> TurnResult:
         """Answer a turn: call the model and run tools until it answers without tool calls.
@@ -189,7 +196,7 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
                 encoded = self._provider.body(
                     bytes(history), messages.encoded, messages.suffix(suffix)
                 )
-                body = with_files(encoded, turn.open_file)
+                body = with_files(encoded, turn.open_file, self._rejected)
                 completion = await self._complete(turn, body, progress)
                 if not completion.message.tool_calls:
                     return progress.result(completion, turn)
@@ -206,6 +213,47 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
     ) -> Completion:
         """Get one answer of the model, with retries."""
         relay = _DeltaRelay(turn)
+        if isinstance(body, bytes):
+            return await self._try(turn, body, progress, relay)
+        try:
+            completion = await self._try(turn, body, progress, relay)
+        except RequestRejected as error:
+            return await self._complete_without(error, turn, body, progress, relay)
+        self._taken |= body.shown
+        return completion
+
+    async def _complete_without(
+        self,
+        error: RequestRejected,
+        turn: Turn,
+        body: FileBody,
+        progress: _Progress,
+        relay: _DeltaRelay,
+    ) -> Completion:
+        """Get an answer to a request that was rejected without the files that may be the reason.
+
+        These are the new ones. A damaged image, or one for a model that takes none, would
+        otherwise end the conversation, since it is part of each later request.
+        """
+        suspected = body.shown - self._taken or body.shown
+        if not suspected:
+            raise error
+        rest = attrs.evolve(body, hidden=body.hidden | suspected)
+        try:
+            completion = await self._try(turn, rest, progress, relay)
+        except ProviderError:
+            raise error from None
+        log.warning(
+            "%d files are not shown to the model: %s", len(suspected), error,
+            extra={"metadata": turn.metadata},
+        )  # fmt: skip
+        self._rejected |= suspected
+        return completion
+
+    async def _try(
+        self, turn: Turn, body: bytes | FileBody, progress: _Progress, relay: _DeltaRelay
+    ) -> Completion:
+        """Make a call, with retries."""
 
         async def attempt() -> Completion:
             relay.start_attempt()

@@ -25,7 +25,9 @@ _STEP = 1000
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _AUDIO = frozenset({"audio/wav", "audio/x-wav", "audio/wave", "audio/mpeg", "audio/mp3"})
 _TEXTS = frozenset({"application/json", "application/xml", "application/javascript"})
-_REFERENCE = re.compile(r"\[[^\[\]\n]*: (file_[0-9a-f]{32})\]")
+# The name of a file may contain brackets.
+_OPENING = r"\[(?:image|audio|file)\b"
+_REFERENCE = re.compile(rf"{_OPENING}(?:(?!{_OPENING})[^\n])*?: (file_[0-9a-f]{{32}})\]")
 
 
 def describe(part: JsonObject, reason: str = "") -> str:

@@ -34,10 +34,13 @@ from hermes.testing import (
     DeterministicCompressor,
     Disconnect,
     HangUp,
+    LoopbackModel,
     ModelAnswer,
     Refuse,
     open_model,
 )
+from hermes.testing.loopback import Response, serve_http
+from hermes.testing.seen_files import Base64Filter
 from tests.support.model_files import PDF, Files, digest, png
 
 ALL = ("image", "file", "audio", "url")
@@ -45,6 +48,7 @@ QUICK = Retries(max_attempts=3, first_delay=0.0)
 BREAKPOINT = re.compile(rb',"cache_control":\{"type":"ephemeral"\}')
 LARGE = png(padding=bytes(range(256)) * 5_000)
 PNG = png()
+BAD = png(padding=b"bad")
 
 
 @pytest.fixture
@@ -325,15 +329,93 @@ async def test_the_loopback_models_reject_what_real_ones_do(client, dialect, rol
     assert reason in response.json()["error"]["message"]
 
 
+async def test_the_oldest_files_are_described_if_a_request_would_be_too_large(client):
+    files = Files()
+    parts = [files.add(PDF + bytes(7_000_000), "application/pdf", f"{n}.pdf") for n in range(6)]
+    shown = []
+    async with open_model() as model:
+        made = AnthropicMessages(client, Endpoint(base_url=model.anthropic_url, model="m"))
+        for number in range(1, 7):
+            messages = [Message("user", "hi", parts=tuple(parts[:number]))]
+            await complete(made, messages, files)
+            shown.append(len(model.requests[-1].files))
+        [message] = model.requests[-1].json["messages"]
+    assert shown == [1, 2, 3, 1, 2, 3]  # in steps: the prefix does not change with each file
+    notes = [part["text"] for part in message["content"] if part["type"] == "text"]
+    assert notes == ["hi", *(f"[file {n}.pdf, 7 MB: it cannot be shown]" for n in range(3))]
+
+
 async def test_a_request_that_is_too_large_is_an_overflow(client):
     """Then the conversation is compressed, and older files are replaced by references."""
     files = Files()
-    parts = tuple(files.add(PDF + bytes(13_000_000), "application/pdf") for _ in range(2))
+    part = files.add(PDF + bytes(22_900_000), "application/pdf")
+    messages = [Message("user", "x" * 2_000_000, parts=(part,))]
     async with open_model() as model:
-        endpoint = Endpoint(base_url=model.anthropic_url, model="m")
-        made = AnthropicMessages(client, endpoint)
+        made = AnthropicMessages(client, Endpoint(base_url=model.anthropic_url, model="m"))
         with pytest.raises(ContextOverflow):
-            await complete(made, [Message("user", "hi", parts=parts)], files)
+            await complete(made, messages, files)
+
+
+# Files that a model rejects
+
+
+@asynccontextmanager
+async def open_picky_model(is_rejected):
+    """Serve a model that rejects requests with certain files."""
+    async with open_model() as model:
+
+        async def respond(request):
+            response = await LoopbackModel.respond(model, request)
+            if is_rejected(model.requests[-1]):
+                body = b'{"error":{"type":"invalid_request_error","message":"no such image"}}'
+                return Response(status=400, chunks=[body])
+            return response
+
+        async with serve_http(respond, new_filter=Base64Filter) as port:
+            model.url = f"http://127.0.0.1:{port}"
+            yield model
+
+
+async def test_a_file_that_the_model_rejects_does_not_end_the_conversation(chat, caplog):
+    def has_bad(request):
+        return any(file.sha256 == digest(BAD) for file in request.files)
+
+    async with open_picky_model(has_bad) as model, chat(model) as runtime:
+        await runtime.ask("k", "one", attachments=[Attachment(data=PNG, name="good.png")])
+        reply = await runtime.ask("k", "two", attachments=[Attachment(data=BAD, name="bad.png")])
+        assert (reply.status, len(model.requests)) == ("complete", 3)
+        note = f"[image bad.png, {len(BAD)} bytes: it cannot be shown]"
+        assert reply.text == f"echo: two\n{note} [image/png {len(PNG)}]"  # the first is still seen
+        await runtime.ask("k", "three")
+        assert len(model.requests) == 4  # it is not sent again
+        assert [file.sha256 for file in model.requests[-1].files] == [digest(PNG)]
+    assert "1 files are not shown to the model: the model rejected the request (400" in caplog.text
+
+
+async def test_an_address_that_the_provider_cannot_fetch_does_not_end_the_conversation(
+    start, provider
+):
+    url = "https://example.org/gone.png"
+    async with open_picky_model(lambda request: request.files) as model:
+        made = provider(model, attachments=ALL)
+        async with start(build_agent=lambda _: ChatAgent(made, retries=QUICK)) as runtime:
+            reply = await runtime.ask("k", "look", attachments=[Attachment(url=url)])
+    assert (reply.status, len(model.requests)) == ("complete", 2)
+    assert reply.text == f"echo: look\n[image {url}: it cannot be shown]"
+
+
+async def test_after_a_restart_a_file_that_the_model_rejects_does_no_harm(chat):
+    for text in ("one", "two"):
+        async with open_picky_model(lambda request: request.files) as model, chat(model) as runtime:
+            image = [Attachment(data=PNG)] if text == "one" else []
+            assert (await runtime.ask("k", text, attachments=image)).status == "complete"
+
+
+async def test_a_request_that_is_rejected_without_its_files_too_fails_with_the_reason(chat):
+    async with open_picky_model(lambda request: True) as model, chat(model) as runtime:
+        reply = await runtime.ask("k", "hi", attachments=[Attachment(data=PNG)])
+        assert (reply.status, len(model.requests)) == ("failed", 2)
+        assert "no such image" in reply.text
 
 
 # Summaries and titles

@@ -217,14 +217,38 @@ async def test_a_path_that_leads_elsewhere_is_not_requested(server, path, reader
     assert server.counts["file"] == 0
 
 
-async def test_a_file_that_the_store_refuses_is_refused_with_its_message(server, path, reader):
-    config = Config(attachments=AttachmentLimits(message_files=0))
-    server.post(7, document=server.files.add(b"content"), caption="look")
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"message_files": 0}, "a message can have 0 files, not 1"),
+        ({"types": ["image/*"]}, "files of the type text/plain are not accepted"),
+        ({"message_bytes": 6}, "the file is larger than 6 bytes"),
+    ],
+)
+async def test_a_message_whose_file_is_refused_is_accepted_with_a_note(
+    server, path, reader, limits, reason
+):
+    config = Config(attachments=AttachmentLimits(**limits))
+    server.post(7, document=server.files.add(b"content", file_name="a.txt"), caption="look")
     async with bot(server, path, reader, config=config):
-        (shown,) = await wait_texts(server, 7, 1)
+        shown = await wait_texts(server, 7, 2)
         await wait_confirmed(server)
-    assert shown == "Your message was not accepted: a message can have 0 files, not 1."
-    assert (reader.turns, blobs(path)) == ([], [])
+    assert sorted(shown) == ["0 files", f"Your file was not accepted: {reason}."]
+    assert reader.turns == [([f"look [document a.txt, 7 bytes: {reason}]"], [])]
+    assert blobs(path) == []
+
+
+async def test_the_caption_of_an_album_is_kept_if_its_file_is_refused(server, path, reader):
+    config = Config(attachments=AttachmentLimits(types=["image/*"]))
+    for number, content in enumerate([b"content", PNG]):
+        caption = {} if number else {"caption": "my album"}
+        document = server.files.add(content, file_name=f"{number}")
+        server.post(7, document=document, media_group_id="g", **caption)
+    async with bot(server, path, reader, config=config):
+        await wait_texts(server, 7, 2)
+    ((texts, files),) = reader.turns
+    assert texts[0].startswith("my album [document 0, 7 bytes: files of the type text/plain")
+    assert [name for _, name, _ in files] == ["1"]
 
 
 async def test_the_token_is_in_no_log_line_error_or_row(server, path, reader, caplog):

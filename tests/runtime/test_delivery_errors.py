@@ -11,7 +11,7 @@ import trio
 from hypothesis import given, settings, strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from hermes import Source, open_runtime
+from hermes import Attachment, Source, TurnResult, open_runtime
 from hermes.actors.delivery import lane as lanes
 from hermes.errors import (
     MessageRefused,
@@ -23,7 +23,7 @@ from hermes.errors import (
     Unsendable,
 )
 from hermes.store import SessionStore
-from hermes.testing import MemoryAdapter, inline
+from hermes.testing import CountingBuilder, MemoryAdapter, ScriptedAgent, inline
 from tests.support.folders import quick_folder
 from tests.support.outbox import (
     CHAT,
@@ -136,6 +136,31 @@ async def test_refusals_are_counted_for_each_part_separately(start, path, autoju
         await runtime.ask("k", "one", source=CHAT)
         await adapter.wait_sent(4)
     assert adapter.texts == PARTS
+
+
+async def test_a_file_that_is_always_refused_is_described_and_the_rest_follows(
+    start, path, autojump_clock, caplog
+):
+    refused = []
+
+    class Fussy(MemoryAdapter):
+        async def send_file(self, row, file, /):
+            if file.file.name == "bad.txt":
+                refused.append(row.part)
+                raise MessageRefused("no such files")
+            await super().send_file(row, file)
+
+    files = [Attachment(data=b"1", name="bad.txt"), Attachment(data=b"2", name="good.txt")]
+    result, adapter = TurnResult(text="Here.", files=files), Fussy()
+    builder = CountingBuilder(lambda _: ScriptedAgent([result]))
+    async with start(build_agent=builder, adapters=[adapter]) as runtime:
+        await runtime.ask("k", "one", source=CHAT)
+        with trio.fail_after(3600):
+            await adapter.wait_sent(3)
+    assert adapter.texts == ["Here.", "[file bad.txt, 1 byte: it could not be sent]", ""]
+    assert [sent.file.name for sent in adapter.files] == ["good.txt"]
+    assert (refused, outbox(path)) == ([1] * lanes.MAX_REFUSALS, ["sent"])
+    assert "a file of reply 1 is given up" in caplog.text
 
 
 # Stores that fail

@@ -53,6 +53,7 @@ MAX_RETRY_AFTER = 3600.0
 MAX_REFUSALS = 10
 """With the delays between them, a message is refused for four minutes before it is given up."""
 MAX_NOTE = 500
+NOT_SENT = "it could not be sent"
 
 T = TypeVar("T")
 Send: TypeAlias = Callable[[OutboxRow], Awaitable[None]]
@@ -196,9 +197,11 @@ class Lane:
         attempt.refusals += isinstance(error, MessageRefused)
         if isinstance(error, Unsendable):
             await self._give_up_chat(attempt, error)
-        elif attempt.refusals >= MAX_REFUSALS:
+        elif attempt.refusals >= MAX_REFUSALS and "file" not in attempt.row.body:
             await self._give_up(attempt, error)
         else:
+            if attempt.refusals >= MAX_REFUSALS:
+                attempt.describe_file()
             await self._retry_later(attempt, error)
             return False
         return True
@@ -260,6 +263,13 @@ class _Attempt:
         """Return the delay before the next attempt, in seconds."""
         self._backoff = self._backoff or Backoff(FIRST_DELAY, LONGEST_DELAY)
         return self._backoff.next()
+
+    def describe_file(self) -> None:
+        """Send the description of a file that is always refused, so that the rest can follow."""
+        log.error("a file of reply %d is given up", self.row.outbox_id)
+        body = {name: value for name, value in self.row.body.items() if name != "file"}
+        text = describe(self.row.body["file"], NOT_SENT)
+        self.row, self.refusals = replace(self.row, body={**body, "text": text}), 0
 
     def note(self, reason: str) -> str:
         """Return why it is given up, as the store keeps it."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 import attrs
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from hermes.actors.runtime import Runtime
 from hermes.adapters.telegram.api import BotApi, Revoked, Unreadable
@@ -259,7 +260,10 @@ class Poller:
         return await self._submit(inbound)
 
     async def _submit_file(self, inbound: Inbound, file: RemoteFile, position: Position) -> None:
-        """Submit a message with a file, which is downloaded if the sender is admitted."""
+        """Submit a message with a file, which is downloaded if the sender is admitted.
+
+        If the file is refused, the message is submitted with a note instead.
+        """
         key, event_id, source = inbound.session_key, inbound.event_id, inbound.source
         if await self.runtime.receipt_of(key, event_id, source=source) is not None:
             return  # Telegram has sent it again
@@ -267,7 +271,15 @@ class Poller:
         async with self._downloads.open(
             file, position.reach, lambda: self._notify(inbound, failed)
         ) as download:
-            await self._submit(inbound, Attachment(chunks=download, name=file.name))
+            try:
+                await self._submit(inbound, Attachment(chunks=download, name=file.name))
+            except AttachmentRefused as refusal:
+                reason = str(refusal)
+            else:
+                return
+        self._notify(inbound, self.runtime.texts.file_refused.format(error=reason))
+        text = f"{inbound.text} {file.note(reason)}".strip()
+        await self._submit_at(replace(inbound, text=text), position)
 
     async def _press(self, update: Update, bot: User) -> None:
         """Submit the command of a button that was pressed."""
@@ -294,7 +306,7 @@ class Poller:
         start_soon(self.nursery, self.sender.press, target, button.id, message_id)
 
     async def _submit(self, inbound: Inbound, attachment: Attachment | None = None) -> bool:
-        """Submit a message. Returns whether it was accepted."""
+        """Submit a message. Returns whether it was accepted. Raises `AttachmentRefused`."""
         self.on_message(inbound)
         try:
             if attachment is None:
@@ -305,8 +317,8 @@ class Poller:
             log.debug("a message was not admitted: %s", refusal)  # access control logs it too
         except Overloaded:
             self._notify(inbound, self.runtime.texts.overloaded)
-        except AttachmentRefused as refusal:
-            self._notify(inbound, self.runtime.texts.file_refused.format(error=refusal))
+        except AttachmentRefused:
+            raise
         except ValueError as error:
             log.warning("message %s is skipped: %s", inbound.event_id, error)
         else:

@@ -104,4 +104,5 @@ def _attachment(part: JsonObject, acceptance: Acceptance) -> object:
         case "text":
             return inline_text(part)
         case _:
-            return {"type": "image", "source": {"type": "url", "url": part["url"]}}
+            source = {"type": "url", "url": data(part["url"])}
+            return file_slot(part, {"type": "image", "source": source}, "url")

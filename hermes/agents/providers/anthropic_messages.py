@@ -296,6 +296,7 @@ class AnthropicMessages:
         if key := self.endpoint.key.reveal():
             headers["x-api-key"] = key
         answer = _StreamedAnswer(self.endpoint, on_delta)
+        body = self._acceptance.limited(body)
         await post(self.client, self.endpoint, "/v1/messages", body, headers, answer.feed)
         return answer.completion()
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import attrs
 import msgspec
 
-from hermes.agents.providers.base import SLOT, Endpoint
+from hermes.agents.providers.base import SLOT, Endpoint, FileBody
 from hermes.messages import AttachmentKind, JsonObject, Message, file_id_of
 from hermes.transcript.attachments import (
     MAX_TEXT,
@@ -28,7 +28,7 @@ from hermes.transcript.attachments import (
 from hermes.transcript.render import parts_of
 from hermes.transcript.tokens import file_tokens
 
-DELETED: Final = "it was deleted"
+NOT_SHOWN: Final = "it cannot be shown"
 SENT: Final = "sent to the user"
 MAX_NAME: Final = 255
 ALL_KINDS: Final[tuple[AttachmentKind, ...]] = ("image", "file", "url")
@@ -56,6 +56,12 @@ class Acceptance:
     """The size of the largest file of each form."""
     max_side: int | None = None
     """The largest width and height of an image, in pixels."""
+
+    def limited(self, body: bytes | FileBody) -> bytes | FileBody:
+        """Return a body with the limit for all of its files together: that of the largest one."""
+        if isinstance(body, bytes):
+            return body
+        return attrs.evolve(body, max_bytes=-(-max(self.max_bytes.values()) // 3) * 4)
 
     def text_instead(self, part: JsonObject) -> JsonObject | None:
         """Return the text part that the model gets instead of an attachment, or None."""
@@ -130,7 +136,7 @@ def described(part: JsonObject, reason: str = "") -> JsonObject:
 
 
 def file_slot(
-    part: JsonObject, block: JsonObject, encoding: Literal["base64", "text"]
+    part: JsonObject, block: JsonObject, encoding: Literal["base64", "text", "url"]
 ) -> msgspec.Raw:
     """Return a part whose data is filled in later.
 
@@ -139,8 +145,9 @@ def file_slot(
     slot: so a cache breakpoint can be added to the part.
     """
     before, after = _encode(block)[:-1].split(SLOT)
-    note = _encode(text_part(describe(part, DELETED)))[:-1]
-    header = _encode([file_id_of(part), encoding, file_tokens(part)])
+    note = _encode(text_part(describe(part, NOT_SHOWN)))[:-1]
+    id_ = part["url"] if encoding == "url" else file_id_of(part)
+    header = _encode([id_, encoding, file_tokens(part)])
     return msgspec.Raw(SLOT.join([b"", header, before, after, note, b"}"]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set as AbstractSet
 from typing import Final, Literal, Protocol, TypeAlias
 
 import attrs
@@ -30,8 +30,11 @@ SLOT: Final = b"\0"
 """Delimits the fields of a slot. Encoded JSON never contains it, since strings escape it."""
 SLOT_FIELDS: Final = 4
 """A slot has a `SlotHeader`, JSON before and after the content, and JSON if there is no file."""
-SlotHeader: TypeAlias = tuple[str, Literal["base64", "text"], int]
-"""The id of a file, how its content is encoded, and about how many tokens it has."""
+SlotHeader: TypeAlias = tuple[str, Literal["base64", "text", "url"], int]
+"""The id of a file, how its content is encoded, and about how many tokens it has.
+
+An image on the web has its URL as the id, and no content.
+"""
 decode_header: Final = msgspec.json.Decoder(SlotHeader).decode
 
 
@@ -134,6 +137,10 @@ class FileBody:
 
     encoded: bytes = attrs.field(repr=False)
     open_file: OpenFile
+    max_bytes: int | None = None
+    """How many bytes of files the provider takes in one request, as they are encoded."""
+    hidden: AbstractSet[str] = frozenset()
+    """The ids of files that are replaced by notes."""
 
     @property
     def pieces(self) -> Sequence[bytes]:
@@ -143,13 +150,23 @@ class FileBody:
     @property
     def tokens(self) -> int:
         """About how many tokens the files have."""
-        headers = self.pieces[1 :: SLOT_FIELDS + 1]
-        return sum(tokens for _, _, tokens in map(decode_header, headers))
+        return sum(tokens for _, _, tokens in self._headers)
+
+    @property
+    def shown(self) -> frozenset[str]:
+        """The ids of the files that are not hidden."""
+        return frozenset(file_id for file_id, _, _ in self._headers) - self.hidden
+
+    @property
+    def _headers(self) -> Sequence[SlotHeader]:
+        return [decode_header(header) for header in self.pieces[1 :: SLOT_FIELDS + 1]]
 
 
-def with_files(encoded: bytes, open_file: OpenFile) -> bytes | FileBody:
+def with_files(
+    encoded: bytes, open_file: OpenFile, hidden: AbstractSet[str] = frozenset()
+) -> bytes | FileBody:
     """Return an encoded body as it can be sent: unchanged if it has no files."""
-    return FileBody(encoded, open_file) if SLOT in encoded else encoded
+    return FileBody(encoded, open_file, hidden=hidden) if SLOT in encoded else encoded
 
 
 Delta: TypeAlias = TextDelta | ReasoningDelta

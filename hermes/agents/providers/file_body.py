@@ -21,19 +21,53 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def open_body(body: FileBody) -> BodyStream:
-    """Open the files of a body. A file that does not exist any more is replaced by a note."""
+    """Open the files of a body.
+
+    A note takes the place of a file that is hidden or does not exist any more, and of the oldest
+    files if the provider does not take all of them in one request.
+    """
     pieces, segments = body.pieces, list[_Segment]()
-    for start in range(0, len(pieces) - 1, SLOT_FIELDS + 1):
-        json, header, before, after, note = pieces[start : start + SLOT_FIELDS + 1]
-        file_id, encoding, _ = decode_header(header)
-        try:
-            reader = await _readable(body.open_file(file_id))
-            content = await (_text(reader) if encoding == "text" else _base64(reader))
-        except UnknownFile:
+    starts = range(0, len(pieces) - 1, SLOT_FIELDS + 1)
+    contents = [await _content(body, pieces[start + 1]) for start in starts]
+    first = _first_sent([each.size if each else 0 for each in contents], body.max_bytes)
+    for index, start in enumerate(starts):
+        json, _, before, after, note = pieces[start : start + SLOT_FIELDS + 1]
+        content = contents[index]
+        if content is None or index < first:
             segments.append(_Bytes(json + note))
         else:
             segments += [_Bytes(json + before), content, _Bytes(after)]
     return BodyStream([*segments, _Bytes(pieces[-1])])
+
+
+async def _content(body: FileBody, header: bytes) -> _Segment | None:
+    """Return the content of a file; None if it is not shown."""
+    file_id, encoding, _ = decode_header(header)
+    if file_id in body.hidden:
+        return None
+    if encoding == "url":
+        return _Bytes(b"")
+    try:
+        reader = await _readable(body.open_file(file_id))
+        return await (_text(reader) if encoding == "text" else _base64(reader))
+    except UnknownFile:
+        return None
+
+
+def _first_sent(sizes: Sequence[int], limit: int | None) -> int:
+    """Return the index of the first file to send, so that the rest fits into a request.
+
+    Files are left out until the rest has half of the limit, so that the prompt's prefix does not
+    change with each new file. The result only depends on the files, in their order.
+    """
+    first = total = 0
+    for index, size in enumerate(sizes):
+        total += size
+        if limit is not None and total > limit:
+            while first < index and total > limit // 2:
+                total -= sizes[first]
+                first += 1
+    return first
 
 
 def body_around(head: bytes, file: FileReader, tail: bytes) -> BodyStream:

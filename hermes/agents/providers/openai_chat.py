@@ -320,6 +320,7 @@ class OpenAIChat:
         key = self.endpoint.key.reveal()
         headers = {"authorization": f"Bearer {key}"} if key else {}
         answer = _StreamedAnswer(self.endpoint, on_delta)
+        body = self._acceptance.limited(body)
         await post(self.client, self.endpoint, "/chat/completions", body, headers, answer.feed)
         return answer.completion()
 

@@ -130,5 +130,6 @@ def _attachment(part: JsonObject) -> object:
         case "text":
             return inline_text(part)
         case _:
-            return {"type": "image_url", "image_url": {"url": part["url"]}}
+            block = {"type": "image_url", "image_url": {"url": data(part["url"])}}
+            return file_slot(part, block, "url")
     return file_slot(part, block, "base64")

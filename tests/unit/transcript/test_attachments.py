@@ -49,6 +49,15 @@ def test_a_message_is_readable_without_json():
     assert readable_text(Message("user", None)) == ""
 
 
+@pytest.mark.parametrize("name", ["scan[1].png", "a]b.png", "[x", "a: file_b].png", None])
+def test_a_reference_is_kept_whatever_the_name_of_the_file_is(name):
+    rows = [Message("user", "a", parts=(part(1, name=name), part(2)))]
+    first = with_references("It began.", rows, None)
+    second = with_references("It went on.", [], f"{first} and {reference(part(3))}")
+    expected = [reference(part(1, name=name)), reference(part(2)), reference(part(3))]
+    assert second.splitlines()[3:] == expected
+
+
 def test_a_summary_names_the_files_that_it_replaces():
     """Once each, with those of the summary before."""
     first = with_references("It began.", [Message("user", "a", parts=(part(1), part(1)))], None)

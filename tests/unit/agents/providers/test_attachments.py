@@ -247,20 +247,20 @@ async def test_only_web_addresses_are_passed_on(openai, anthropic, url):
 async def test_a_file_that_was_deleted_is_described(kind, media_type):
     part = {"type": "image", "file": file_id(3), "media_type": media_type, "name": "cat", "size": 5}
     [message] = await sent(provider(kind), [user(part)])
-    assert message["content"][0]["text"] == "[image cat, 5 bytes: it was deleted]"
+    assert message["content"][0]["text"] == "[image cat, 5 bytes: it cannot be shown]"
 
 
 @pytest.mark.parametrize("media_type", ["image/png", "text/plain"])
 async def test_a_file_whose_content_is_lost_is_described(openai, files, media_type):
     part = files.add(PNG, media_type)
     files.readers[part["file"]].content = None
-    assert (await openai([user(part)]))[0]["content"][0]["text"].endswith(": it was deleted]")
+    assert (await openai([user(part)]))[0]["content"][0]["text"].endswith(": it cannot be shown]")
 
 
 @pytest.mark.parametrize("id_", ["", 'x"\0,'])
 async def test_a_malformed_id_is_one_of_a_deleted_file(openai, id_):
     part = {"type": "image", "file": id_, "media_type": "image/png"}
-    assert (await openai([user(part)]))[0]["content"][0]["text"] == "[image: it was deleted]"
+    assert (await openai([user(part)]))[0]["content"][0]["text"] == "[image: it cannot be shown]"
 
 
 async def test_an_assistant_message_says_what_was_sent(openai, anthropic, files):
@@ -353,7 +353,7 @@ async def test_a_file_that_is_deleted_while_it_is_sent_is_described_in_the_next_
         with pytest.raises(Unavailable, match="cannot be read"):
             await anext(stream)
     content = b"".join([chunk async for chunk in await open_body(body)])
-    assert b"it was deleted" in content
+    assert b"it cannot be shown" in content
 
 
 @pytest.mark.parametrize("shorter", [0, 3])
