@@ -436,6 +436,20 @@ async def test_content_that_was_cut_is_not_read(kind, left, path, world):
             await read(store, file)
 
 
+def test_a_sweep_follows_no_links(store, world, path, tmp_path):
+    put(store)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("years of work")
+    incoming = BlobFolder(path).path / "incoming"
+    incoming.rmdir()
+    incoming.symlink_to(other)
+    os.utime(other / "thesis.txt", (0, 0))
+    world.pass_time(2 * HOUR)
+    assert store.sweep_files() == 1
+    assert (other / "thesis.txt").exists()
+
+
 def test_a_sweep_goes_on_after_what_it_cannot_delete(store, world, path, caplog):
     put(store)
     folder = BlobFolder(path).path / "incoming" / "a folder"

@@ -152,9 +152,13 @@ class BlobFolder:
             os.close(descriptor)
 
     def folders(self) -> list[Path]:
-        """Return the folders that have files: those of blobs, and that of staged files."""
+        """Return the folders that have files: those of blobs, and that of staged files.
+
+        A link to another folder is none of them: a sweep would delete what it finds there.
+        """
         with suppress(OSError):
-            return sorted(folder for folder in self.path.iterdir() if folder.is_dir())
+            folders = (each for each in self.path.iterdir() if not each.is_symlink())
+            return sorted(folder for folder in folders if folder.is_dir())
         return []
 
     def all_blobs(self) -> Iterator[Path]:
