@@ -15,7 +15,7 @@ from hermes.errors import StoreError, UnknownFile
 from hermes.messages import Attachment, Inbound, Message, Outbound, Source, TurnCommit
 from hermes.store import SessionStore
 from hermes.store.attachments import sweep
-from hermes.store.files.blobs import BlobFolder
+from hermes.store.files.blobs import BlobFolder, stage
 from tests.support.stores import KINDS, AwaitedStore, open_kind
 
 KEY = "agent:main:telegram:dm:1"
@@ -434,6 +434,17 @@ async def test_content_that_was_cut_is_not_read(kind, left, path, world):
         blob.write_bytes(TEXT[:left])
         with pytest.raises(StoreError, match=f"{file.id} cannot be read: its content is damaged"):
             await read(store, file)
+
+
+def test_a_file_is_not_swept_before_its_row_is_stored_whatever_the_date(store, path):
+    staged = stage(BlobFolder(path), Attachment(data=TEXT), len(TEXT))
+    os.utime(staged.path, (0, 0))
+    assert store.sweep_files() == 0
+    assert staged.path.exists()
+    staged.discard()
+    staged.path.write_bytes(TEXT)
+    os.utime(staged.path, (0, 0))
+    assert store.sweep_files() == 1  # nobody is about to store it
 
 
 def test_a_sweep_follows_no_links(store, world, path, tmp_path):

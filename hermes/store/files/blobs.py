@@ -66,11 +66,14 @@ class StagedFile:
     media: Media
     id: str = attrs.Factory(lambda: f"file_{secrets.token_hex(16)}")
     """The id of its row, which nobody can guess."""
+    staging: ExitStack = attrs.field(factory=ExitStack, repr=False)
+    """What keeps the file from being swept until it is discarded or in its place."""
 
     def discard(self) -> None:
         """Remove the file, unless it was moved to its place."""
         with suppress(OSError):
             self.path.unlink()
+        self.staging.close()
 
 
 class BlobFolder:
@@ -214,8 +217,8 @@ class BlobWriter:
             digest = hashlib.file_digest(self._file, "sha256").hexdigest()
             flushed.result()
             self._file.close()
-        self._staging.close()
-        return StagedFile(self._path, digest, self._size, media)
+        staging = self._staging.pop_all()
+        return StagedFile(self._path, digest, self._size, media, staging=staging)
 
     def discard(self) -> None:
         """Remove the file."""
