@@ -43,8 +43,8 @@ def groups(plan: Plan) -> list[Group]:
     storing = Cell(
         STORING, f"storing a file of {plan.megabytes:g} MB", TIMES,
         "From a path to a file that is on disk with its row. The plain copy reads and writes the "
-        "same chunks, flushes the file, renames it and flushes the folder; it hashes nothing and "
-        "has no database.",
+        "same chunks, flushes the file, its new subfolder, the folder, and a log of the size of a "
+        "commit; it hashes nothing and has no database.",
         contenders(actor="store_awaited", blocking="store_blocking", copy="copy_plainly"),
     )  # fmt: skip
     sending = Cell(

@@ -25,6 +25,8 @@ from hermes.store import SessionStore, open_store
 from hermes.store.files.blobs import CHUNK
 
 KEY = "key"
+COMMIT = 4 * 4120
+"""The bytes that a commit of one file appends to the write-ahead log."""
 
 
 @contextmanager
@@ -84,14 +86,18 @@ def copy_plainly(path: str, megabytes: float, times: int) -> Figures:
         for number in range(times + 1):
             source = renew()
             started = perf_counter()
-            copy(source, folder, str(number))
+            copy(source, folder, f"{number:02}")
             taken.append(perf_counter() - started)
-            check((folder / str(number)).read_bytes(), source)
+            check((folder / f"{number:02}" / "copy").read_bytes(), source)
     return figures(taken)
 
 
 def copy(source: Path, folder: Path, name: str) -> None:
-    """Copy a file in chunks, flush it, give it its name, and flush the folder."""
+    """Copy a file in chunks, and flush as often as a store does.
+
+    That is the file, the subfolder of its name, which is new, the folder of that, and a log with
+    the pages of one commit.
+    """
     with (
         source.open("rb", buffering=0) as original,
         (folder / "new").open("wb", buffering=0) as file,
@@ -99,10 +105,15 @@ def copy(source: Path, folder: Path, name: str) -> None:
         while chunk := original.read(CHUNK):
             file.write(chunk)
         os.fsync(file.fileno())
-    (folder / "new").rename(folder / name)
-    descriptor = os.open(folder, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
+    (folder / name).mkdir()
+    (folder / "new").rename(folder / name / "copy")
+    for each in (folder / name, folder):
+        descriptor = os.open(each, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    with (folder / "log").open("ab", buffering=0) as log:
+        log.write(bytes(COMMIT))
+        os.fsync(log.fileno())
 
 
 def check(stored: bytes, source: Path) -> None:

@@ -22,7 +22,8 @@ AttachmentKind: TypeAlias = Literal["image", "file", "audio", "url"]
 class Attachment:
     """A file to send with a message: exactly one of `path`, `data`, `file`, `chunks` and `url`.
 
-    Its type is recognized by its bytes. Raises `ValueError` if not exactly one is given.
+    Its type is recognized by its bytes. Raises `ValueError` if not exactly one is given, and
+    `TypeError` if one has the wrong type.
     """
 
     path: str | os.PathLike[str] | None = None
@@ -47,6 +48,13 @@ class Attachment:
             raise ValueError("an attachment needs one of path, data, file, chunks and url")
         if self.chunks is not None and not isinstance(self.chunks, AsyncIterable):
             raise TypeError("chunks must be an asynchronous iterable; pass data= or file= instead")
+        # `open` would take a number for a descriptor, and close it.
+        if self.path is not None and not isinstance(self.path, str | os.PathLike):
+            raise TypeError(f"path must be a string or a path, not {self.path!r:.50}")
+        if self.name is not None and not isinstance(self.name, str):
+            raise TypeError(f"name must be a string, not {self.name!r:.50}")
+        if self.size is not None and not isinstance(self.size, int):
+            raise TypeError(f"size must be a whole number, not {self.size!r:.50}")
 
     @property
     def file_name(self) -> str | None:

@@ -157,10 +157,19 @@ class Store(StoreActor, StoreVerbs):
         folder = self._connections.writer.db.blobs
         return BlobReader(file, functools.partial(folder.read, digest), self._in_thread)
 
-    async def _in_thread(self, function: Callable[[], R], /, *, may_abandon: bool = False) -> R:
+    async def _in_thread(
+        self,
+        function: Callable[[], R],
+        /,
+        *,
+        may_abandon: bool = False,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> R:
         """Run a function in a thread, or at once if the store has none."""
         if self._threads:
-            return await trio.to_thread.run_sync(function, abandon_on_cancel=may_abandon)
+            return await trio.to_thread.run_sync(
+                function, abandon_on_cancel=may_abandon, limiter=limiter
+            )
         await trio.lowlevel.checkpoint()
         return function()
 
@@ -177,7 +186,7 @@ class BlobReader:
     async def read(self, offset: int = 0, size: int | None = None) -> bytes:
         """Return bytes from an offset; without a size, all that follow.
 
-        Raises `UnknownFile` if the file was deleted or cut, `StoreError` if it cannot be read,
+        Raises `UnknownFile` if the file was deleted, `StoreError` if its content cannot be read,
         and `ValueError` for a negative offset or size.
         """
         count = self.file.size if size is None else size

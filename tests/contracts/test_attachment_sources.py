@@ -352,6 +352,18 @@ async def test_a_read_that_blocks_forever_can_be_cancelled(path, world, sql):
         source.close()
 
 
+async def test_reads_that_block_take_no_threads_of_other_files(path, world):
+    threads = trio.to_thread.current_default_thread_limiter()
+    token = trio.lowlevel.current_trio_token()
+    async with open_kind("threads", path, clock=world.clock) as store:
+        with trio.CancelScope() as scope:
+            source = Blocking(lambda: token.run_sync_soon(scope.cancel))
+            await store.put_file(Attachment(file=source), session_key="k")
+        assert threads.borrowed_tokens == 0
+        source.released.set()  # the abandoned thread ends
+        source.close()
+
+
 # A file system that fails
 
 

@@ -159,13 +159,15 @@ async def test_a_blob_that_is_deleted_behind_the_store_is_an_unknown_file(kind, 
         assert await content(store, again.id) == await content(store, file.id) == DATA
 
 
-async def test_a_blob_of_the_wrong_size_is_written_again(kind, path, world, sql):
+@pytest.mark.parametrize("damaged", [b"cut", DATA[::-1]])
+async def test_a_damaged_blob_is_written_again(kind, damaged, path, world, sql):
     async with open_kind(kind, path, clock=world.clock) as store:
         await put(store)
         blob = path.with_name(f"{path.name}.blobs") / digest(DATA)[:2] / digest(DATA)
-        blob.write_bytes(b"cut")
+        blob.write_bytes(damaged)
         await put(store)
         assert list(rows_without_blob(path, sql)) == []
+        assert blob.read_bytes() == DATA
 
 
 async def test_a_folder_that_a_sweep_cannot_read_delays_nothing_else(kind, path, world, sql):

@@ -426,12 +426,13 @@ async def test_a_folder_that_cannot_be_used_is_one_sentence(kind, path, world):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_content_that_was_cut_is_not_read_as_empty(kind, path, world):
+@pytest.mark.parametrize("left", [0, 3])
+async def test_content_that_was_cut_is_not_read(kind, left, path, world):
     async with open_kind(kind, path, clock=world.clock) as store:
         file = await store.put_file(Attachment(data=TEXT), session_key=KEY)
         [blob] = BlobFolder(path).all_blobs()
-        blob.write_bytes(b"")
-        with pytest.raises(UnknownFile, match=f"the content of the file {file.id} is damaged"):
+        blob.write_bytes(TEXT[:left])
+        with pytest.raises(StoreError, match=f"{file.id} cannot be read: its content is damaged"):
             await read(store, file)
 
 

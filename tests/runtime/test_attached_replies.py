@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import trio
 import trio.testing
@@ -120,7 +122,24 @@ async def test_a_file_that_cannot_be_attached_costs_only_itself(start, tmp_path,
         assert (reply.status, [file.name for file in reply.files]) == ("complete", ["cat.png"])
         row = (await runtime.conversation("k").history())[-1]
         assert (row.content, len(row.parts)) == (reply.text, 1)
-    assert "a file of turn" in caplog.text
+    assert caplog.messages == [
+        f"a file of turn 1 is left out: there is no file '{secret.id}' in this conversation",
+        "a file of turn 1 is left out: FileNotFoundError: No such file or directory",
+    ]
+
+
+@with_threads
+async def test_an_answer_is_not_lost_if_the_store_cannot_write_its_file(start, tmp_path, caplog):
+    async with start(build_agent=lambda _: agent) as runtime:
+        await runtime.conversation("k").put_file(cat())
+        [folder] = tmp_path.rglob("*.blobs")
+        shutil.rmtree(folder)
+        folder.write_text("in the way")
+        agent = ScriptedAgent([TurnResult(text="done", files=[cat()])])
+        reply = await runtime.ask("k", "draw")
+        assert reply.text == "done\n[file cat.png: it could not be attached]"
+        assert (reply.status, reply.files) == ("complete", ())
+    assert "left out: NotADirectoryError: Not a directory" in caplog.text
 
 
 async def test_what_is_known_of_a_file_comes_from_the_store(start):

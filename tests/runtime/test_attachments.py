@@ -219,6 +219,19 @@ def test_chunks_are_asynchronous():
         Attachment(chunks=[b"x"])
 
 
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"path": 5}, "path must be a string or a path, not 5"),
+        ({"data": b"x", "name": b"a"}, "name must be a string, not b'a'"),
+        ({"data": b"x", "size": "1"}, "size must be a whole number, not '1'"),
+    ],
+)
+def test_fields_of_an_attachment_have_their_types(wrong, error):
+    with pytest.raises(TypeError, match=error):
+        Attachment(**wrong)
+
+
 @with_threads
 @pytest.mark.parametrize(
     "refused",
@@ -258,6 +271,19 @@ async def test_the_limits_of_the_configuration_apply(start):
         ):
             with pytest.raises(AttachmentRefused, match=error):
                 await runtime.ask("k", attachments=attachments)
+            with pytest.raises(AttachmentRefused, match=error):
+                await runtime.post("k", attachments=attachments)
+
+
+async def test_the_files_of_one_message_have_a_limit_together(start):
+    config = Config(attachments=AttachmentLimits(message_bytes=100))
+    async with start(config=config) as runtime:
+        for call in (runtime.ask, runtime.post):
+            with pytest.raises(AttachmentRefused, match="120 bytes together"):
+                await call(
+                    "k", attachments=[Attachment(data=b"x" * 60), Attachment(data=b"y" * 60)]
+                )
+        assert await runtime.conversation("k").history() == []
 
 
 async def test_a_stranger_cannot_store_a_file(start, path):

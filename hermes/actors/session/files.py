@@ -13,7 +13,7 @@ import trio
 from msgspec.structs import replace
 
 from hermes.config import AttachmentLimits
-from hermes.errors import AttachmentRefused, HermesError, UnknownFile
+from hermes.errors import AttachmentRefused, HermesError, StoreError, UnknownFile
 from hermes.messages import (
     Attachment,
     InboxRow,
@@ -98,14 +98,15 @@ async def discard_files(
 async def keep_file(turn: TurnFiles, file: Attachment | StoredFile) -> StoredFile | str:
     """Store a file of an answer, or find it; if that is impossible, return a line that says so.
 
-    The rest of the answer is not lost then. The log has the reason, which may name a path.
+    The rest of the answer is not lost then. The log has the reason, without texts of other code.
     """
     try:
         if isinstance(file, StoredFile):
             return (await turn.open_file(file.id)).file
         return await turn.put_file(file)
-    except (AttachmentRefused, UnknownFile) as error:
-        log.warning("a file of turn %d is left out: %s", turn.turn_id, loggable(error))
+    except (AttachmentRefused, UnknownFile, StoreError) as error:
+        reason = str(error) if error.__cause__ is None else loggable(error.__cause__)
+        log.warning("a file of turn %d is left out: %s", turn.turn_id, reason)
         name = file.name if isinstance(file, StoredFile) else file.file_name
         return describe({"type": "file", "name": one_line(scrub(name or ""))}, NOT_ATTACHED)
 

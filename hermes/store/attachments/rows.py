@@ -199,6 +199,22 @@ def get_file(tx: Transaction, file_id: str, *, session_key: str) -> tuple[Stored
     return stored(row[:-1]), row[-1]
 
 
+def get_files(tx: Transaction, ids: Sequence[str], *, session_key: str) -> dict[str, StoredFile]:
+    """Return the files of one message, by id.
+
+    Raises `UnknownFile` if the conversation cannot read one, and `AttachmentRefused` if there are
+    too many.
+    """
+    known = {id_: get_file(tx, id_, session_key=session_key)[0] for id_ in ids}
+    limits, size = tx.db.limits, sum(file.size for file in known.values())
+    if len(ids) > limits.message_files:
+        raise AttachmentRefused(f"a message can have {limits.message_files} files, not {len(ids)}")
+    if size > limits.message_bytes:
+        text = f"the files have {size:,} bytes together; the limit is {limits.message_bytes:,}"
+        raise AttachmentRefused(text)
+    return known
+
+
 def stored(row: tuple[object, ...]) -> StoredFile:
     """Return the file of a row that was selected with `COLUMNS`."""
     names = ("id", "media_type", "size", "name", "width", "height")
@@ -229,13 +245,7 @@ def resolve(tx: Transaction, inbound: Inbound) -> Inbound:
     ids = file_ids(inbound.parts)
     if not ids:
         return inbound
-    known = {id_: get_file(tx, id_, session_key=inbound.session_key)[0] for id_ in ids}
-    limits, size = tx.db.limits, sum(file.size for file in known.values())
-    if len(ids) > limits.message_files:
-        raise AttachmentRefused(f"a message can have {limits.message_files} files, not {len(ids)}")
-    if size > limits.message_bytes:
-        text = f"the files have {size:,} bytes together; the limit is {limits.message_bytes:,}"
-        raise AttachmentRefused(text)
+    known = get_files(tx, ids, session_key=inbound.session_key)
     parts = tuple(
         part if (id_ := file_id_of(part)) is None else known[id_].part
         for part in inbound.parts or ()

@@ -298,10 +298,10 @@ def post(
     """Append a message of the assistant to the current session, and enqueue its delivery.
 
     A session that has no row yet gets one, with this source. Raises `UnknownFile` if the
-    conversation cannot read a file that `parts` names.
+    conversation cannot read a file that `parts` names, and `AttachmentRefused` if there are too
+    many.
     """
-    for file_id in file_ids(parts):
-        attachments.get_file(tx, file_id, session_key=session_key)
+    attachments.get_files(tx, file_ids(parts), session_key=session_key)
     route, before, _ = open_route(tx, routes.require_key(session_key))
     if sessions.number(tx, route.session_id) is None:
         create_session(tx, route.session_id, session_key, source)

@@ -10,9 +10,9 @@ from hermes.messages import StoredFile
 
 
 def require_data(file: StoredFile, offset: int, count: int, data: bytes) -> bytes:
-    """Return bytes that were read, or raise `UnknownFile` if the content has been cut."""
-    if not data and count and offset < file.size:
-        raise UnknownFile(f"the content of the file {file.id} is damaged")
+    """Return bytes that were read, or raise `StoreError` if the content has been cut."""
+    if len(data) < min(count, file.size - offset):
+        raise StoreError(f"the file {file.id} cannot be read: its content is damaged")
     return data
 
 

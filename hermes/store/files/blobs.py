@@ -43,10 +43,16 @@ class RunInThread(Protocol):
     """Runs a function in a thread, or at once in tests.
 
     Its caller cannot be cancelled before the function has returned, unless it may be abandoned.
+    With a `limiter`, its thread does not count for the limit of all others.
     """
 
     def __call__(
-        self, function: Callable[[], T], /, *, may_abandon: bool = False
+        self,
+        function: Callable[[], T],
+        /,
+        *,
+        may_abandon: bool = False,
+        limiter: trio.CapacityLimiter | None = None,
     ) -> Awaitable[T]: ...
 
 
@@ -80,18 +86,21 @@ class BlobFolder:
         return self.path / digest[:2] / digest
 
     def place(self, staged: StagedFile, now: float) -> None:
-        """Move a staged file to its place, unless the blob is there already; flush the folders.
+        """Move a staged file to its place, and flush the folders.
 
         Called in the transaction that stores its row, so that no sweep runs at the same time. A
-        sweep compares the time of the file with `now`. A blob that is there already may have been
-        left by a process that was killed before it flushed the folder.
+        sweep compares the time of the file with `now`. A blob that is there already is replaced: it
+        may be damaged. A transaction that is tried again has moved the file before.
         """
         with storing():
             target = self.path_of(staged.hash)
             self._create(target.parent)
-            if _size(target) != staged.size:
+            try:
                 os.utime(staged.path, (now, now))
                 os.rename(staged.path, target)
+            except FileNotFoundError:
+                if _size(target) != staged.size:
+                    raise
             flush_folder(target.parent)
             self._flush_names(target.parent, self.path)
 
@@ -102,9 +111,10 @@ class BlobFolder:
         """
         if offset < 0 or size < 0:
             raise ValueError(f"a file cannot be read from {offset:,} on, {size:,} bytes")
-        with open(self.path_of(digest), "rb", buffering=0) as file:
+        with open(self.path_of(digest), "rb") as file:  # buffered: it reads more than 2 GB, too
             rest = os.fstat(file.fileno()).st_size - offset
-            return os.pread(file.fileno(), min(size, rest), offset) if rest > 0 else b""
+            file.seek(offset)
+            return file.read(max(0, min(size, rest)))
 
     def _create(self, folder: Path) -> None:
         """Create a folder that only its owner can read, unless it exists."""
@@ -224,8 +234,12 @@ async def stage_chunks(
     writer = await run(lambda: BlobWriter(folder, limit, attachment.size))
     try:
         if attachment.file is not None:
-            read = functools.partial(_read, attachment.file.read)
-            while chunk := await run(read, may_abandon=_may_block(attachment.file)):
+            read, leave = (
+                functools.partial(_read, attachment.file.read),
+                _may_block(attachment.file),
+            )
+            own = trio.CapacityLimiter(1)  # slow sources must not take the threads of other files
+            while chunk := await run(read, may_abandon=leave, limiter=own):
                 await run(functools.partial(writer.write, chunk))
         elif attachment.chunks is not None:
             await _write_chunks(writer, attachment.chunks, run)

@@ -185,7 +185,7 @@ class Parsed:
 
     def __init__(self, folder: BlobFolder) -> None:
         self.sessions: list[ExportedSession] = []
-        self.files = file_transfer.ImportedFiles(folder)
+        self.files: file_transfer.ImportedFiles = file_transfer.ImportedFiles(folder)
 
     def __enter__(self) -> Self:
         return self
