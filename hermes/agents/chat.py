@@ -249,10 +249,9 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
             completion = await self._try(turn, rest, progress, relay)
         except (ProviderError, ContextOverflow):
             raise error from None
-        log.warning(
-            "%d files are not shown to the model: %s", len(suspected), error,
-            extra={"metadata": turn.metadata},
-        )  # fmt: skip
+        # Without the reason, in which the provider may quote the conversation.
+        text = "the model rejected a request with new files (%d); they are not shown to it"
+        log.warning(text, len(suspected), extra={"metadata": turn.metadata})
         self._rejected |= suspected
         return completion
 
