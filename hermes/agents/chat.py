@@ -176,6 +176,8 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         """Files that the model has taken."""
         self._rejected: frozenset[str] = frozenset()
         """Files that were in a request that the model rejected, and answered without them."""
+        self._too_long: str | None = None
+        """The session with files that was too long for the model at last."""
 
     async def run(self, turn: Turn, /) -> TurnResult:
         """Answer a turn: call the model and run tools until it answers without tool calls.
@@ -217,14 +219,14 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
             return await self._try(turn, body, progress, relay)
         try:
             completion = await self._try(turn, body, progress, relay)
-        except RequestRejected as error:
+        except (RequestRejected, ContextOverflow) as error:
             return await self._complete_without(error, turn, body, progress, relay)
         self._taken |= body.shown
         return completion
 
     async def _complete_without(
         self,
-        error: RequestRejected,
+        error: RequestRejected | ContextOverflow,
         turn: Turn,
         body: FileBody,
         progress: _Progress,
@@ -233,20 +235,23 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         """Get an answer to a request that was rejected without the files that may be the reason.
 
         These are the new ones. A damaged image, or one for a model that takes none, would
-        otherwise end the conversation, since it is part of each later request.
+        otherwise end the conversation, since it is part of each later request. So would a file
+        with more pages than the model reads, unless a compression helps, which has another session.
         """
         suspected = body.shown - self._taken or body.shown
-        if not suspected:
+        first = isinstance(error, ContextOverflow) and self._too_long != turn.session_id
+        if first:
+            self._too_long = turn.session_id
+        if first or not suspected:
             raise error
         rest = attrs.evolve(body, hidden=body.hidden | suspected)
         try:
             completion = await self._try(turn, rest, progress, relay)
-        except ProviderError:
+        except (ProviderError, ContextOverflow):
             raise error from None
-        log.warning(
-            "%d files are not shown to the model: %s", len(suspected), error,
-            extra={"metadata": turn.metadata},
-        )  # fmt: skip
+        # Without the reason, in which the provider may quote the conversation.
+        text = "the model rejected a request with new files (%d); they are not shown to it"
+        log.warning(text, len(suspected), extra={"metadata": turn.metadata})
         self._rejected |= suspected
         return completion
 

@@ -19,7 +19,7 @@ MAX_TEXT: Final = 200_000
 MAX_REFERENCES: Final = 30
 """How many files that are no longer shown a summary names."""
 MAX_URL: Final = 2048
-_FILE_TYPES = frozenset({"image", "audio", "file"})
+_FILE_TYPES = ("image", "audio", "file")  # a type may be anything that is JSON
 _UNITS = ("bytes", "kB", "MB", "GB")
 _STEP = 1000
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})

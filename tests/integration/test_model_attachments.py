@@ -360,14 +360,14 @@ async def test_a_request_that_is_too_large_is_an_overflow(client):
 
 
 @asynccontextmanager
-async def open_picky_model(is_rejected):
+async def open_picky_model(is_rejected, reason=b"no such image"):
     """Serve a model that rejects requests with certain files."""
     async with open_model() as model:
 
         async def respond(request):
             response = await LoopbackModel.respond(model, request)
             if is_rejected(model.requests[-1]):
-                body = b'{"error":{"type":"invalid_request_error","message":"no such image"}}'
+                body = b'{"error":{"type":"invalid_request_error","message":"%s"}}' % reason
                 return Response(status=400, chunks=[body])
             return response
 
@@ -389,7 +389,8 @@ async def test_a_file_that_the_model_rejects_does_not_end_the_conversation(chat,
         await runtime.ask("k", "three")
         assert len(model.requests) == 4  # it is not sent again
         assert [file.sha256 for file in model.requests[-1].files] == [digest(PNG)]
-    assert "1 files are not shown to the model: the model rejected the request (400" in caplog.text
+    assert "rejected a request with new files (1); they are not shown to it" in caplog.text
+    assert "no such image" not in caplog.text  # a provider may quote the conversation
 
 
 async def test_an_address_that_the_provider_cannot_fetch_does_not_end_the_conversation(
@@ -402,6 +403,17 @@ async def test_an_address_that_the_provider_cannot_fetch_does_not_end_the_conver
             reply = await runtime.ask("k", "look", attachments=[Attachment(url=url)])
     assert (reply.status, len(model.requests)) == ("complete", 2)
     assert reply.text == f"echo: look\n[image {url}: it cannot be shown]"
+
+
+async def test_a_file_that_is_too_long_for_the_model_does_not_end_the_conversation(chat):
+    """The first turn fails: usually a compression helps. Here there is nothing to summarize."""
+    rejecting = open_picky_model(lambda request: request.files, b"prompt is too long")
+    async with rejecting as model, chat(model, compressor=DeterministicCompressor()) as runtime:
+        reply = await runtime.ask("k", "read it", attachments=[Attachment(data=PDF, name="a.pdf")])
+        assert (reply.status, len(model.requests)) == ("failed", 1)
+        for number in (3, 4):
+            reply = await runtime.ask("k", "and now?")
+            assert (reply.status, len(model.requests)) == ("complete", number)
 
 
 async def test_after_a_restart_a_file_that_the_model_rejects_does_no_harm(chat):

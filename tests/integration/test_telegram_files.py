@@ -126,6 +126,16 @@ async def test_an_album_in_a_group_is_addressed_by_its_caption(server, path, rea
     assert ("".join(texts), len(files)) == ("look", 2)
 
 
+async def test_the_commands_of_the_console_are_unknown(server, path, reader):
+    access = AccessPolicy(rules={"telegram": PlatformRules(open=True)})
+    for text in ("/attach /etc/passwd", "/save 1 /etc", "/detach"):
+        server.say(7, text)
+    async with bot(server, path, reader, access=access):
+        shown = await wait_texts(server, 7, 3)
+    assert all(text.startswith("Unknown command") for text in shown), shown
+    assert (reader.turns, blobs(path)) == ([], [])
+
+
 # Faults
 
 

@@ -62,7 +62,7 @@ class Admission:
         source = inbound.source
         if self._access.is_local(source):
             return "operator"
-        command = parse(inbound.text) if inbound.command else None
+        command = parse(inbound.text, source.platform) if inbound.command else None
         # /stop has a separate bucket: it must get through when messages do not.
         is_stop = command is not None and command.name == "stop"
         sender = user_of(source) or ("chat", source.chat_id)

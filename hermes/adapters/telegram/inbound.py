@@ -22,6 +22,7 @@ from hermes.session_keys import background_origin, session_key
 
 Groups: TypeAlias = Literal["mention", "all"]
 
+PLATFORM = "telegram"
 MAX_QUOTE = 300
 MAX_NAME = 64
 CLIENT_SPLIT = 4000
@@ -128,7 +129,7 @@ def owner_of(key: str) -> str:
 
 def _source(post: Post, bot: User, author: tuple[int, str]) -> Source:
     return Source(
-        platform="telegram",
+        platform=PLATFORM,
         account=str(bot.id),
         chat_id=str(post.chat.id),
         chat_type=_CHAT_TYPES.get(post.chat.type, "group"),
@@ -258,7 +259,7 @@ def _is_addressed(
     if content.for_another and not content.mentioned:
         return False
     own = not (post.is_by_another or content.has_file)
-    is_command = own and parse(content.text) is not None
+    is_command = own and parse(content.text, PLATFORM) is not None
     addressed = content.mentioned or policy.groups == "all" or is_command
     replied = _replied(post)
     addressed = addressed or (replied is not None and replied[0] == bot.id)

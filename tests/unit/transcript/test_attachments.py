@@ -7,7 +7,9 @@ import pytest
 from hermes.messages import Message
 from hermes.transcript.attachments import (
     MAX_REFERENCES,
+    check_part,
     describe,
+    is_attachment,
     readable_size,
     readable_text,
     reference,
@@ -36,6 +38,13 @@ def test_a_part_is_described_with_its_name_size_and_reason():
     assert describe(part(1), "why") == "[image 1.png, 12.3 kB: why]"
     assert describe({"type": "image", "url": "https://a/b"}) == "[image https://a/b]"
     assert reference(part(1)) == f"[image 1.png, 12.3 kB: {file_id(1)}]"
+
+
+@pytest.mark.parametrize("kind", [["image"], {"a": 1}, None, 3])
+def test_a_part_of_an_odd_type_is_left_to_the_provider(kind):
+    odd = {"type": kind, "path": "x"}
+    check_part(odd)
+    assert not is_attachment(odd)
 
 
 def test_a_message_is_readable_without_json():

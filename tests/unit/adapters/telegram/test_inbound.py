@@ -92,6 +92,7 @@ def test_in_a_group_messages_to_the_bot_are_converted(fields, text):
         (marked("@hermes_bot2 hi"), "not addressed to the bot"),
         (marked("/new@other_bot", kind="bot_command"), "not addressed to the bot"),
         ({"text": "/unknown"}, "not addressed to the bot"),
+        ({"text": "/save 1"}, "not addressed to the bot"),
         (
             {"text": "x", "reply_to_message": {**BY_BOT, "from": {"id": 9, "first_name": "C"}}},
             "not addressed to the bot",
