@@ -15,7 +15,7 @@ from hermes.errors import StoreError, UnknownFile
 from hermes.messages import Attachment, Inbound, Message, Outbound, Source, TurnCommit
 from hermes.store import SessionStore
 from hermes.store.attachments import sweep
-from hermes.store.files.blobs import BlobFolder
+from hermes.store.files.blobs import BlobFolder, stage
 from tests.support.stores import KINDS, AwaitedStore, open_kind
 
 KEY = "agent:main:telegram:dm:1"
@@ -434,6 +434,31 @@ async def test_content_that_was_cut_is_not_read(kind, left, path, world):
         blob.write_bytes(TEXT[:left])
         with pytest.raises(StoreError, match=f"{file.id} cannot be read: its content is damaged"):
             await read(store, file)
+
+
+def test_a_file_is_not_swept_before_its_row_is_stored_whatever_the_date(store, path):
+    staged = stage(BlobFolder(path), Attachment(data=TEXT), len(TEXT))
+    os.utime(staged.path, (0, 0))
+    assert store.sweep_files() == 0
+    assert staged.path.exists()
+    staged.discard()
+    staged.path.write_bytes(TEXT)
+    os.utime(staged.path, (0, 0))
+    assert store.sweep_files() == 1  # nobody is about to store it
+
+
+def test_a_sweep_follows_no_links(store, world, path, tmp_path):
+    put(store)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("years of work")
+    incoming = BlobFolder(path).path / "incoming"
+    incoming.rmdir()
+    incoming.symlink_to(other)
+    os.utime(other / "thesis.txt", (0, 0))
+    world.pass_time(2 * HOUR)
+    assert store.sweep_files() == 1
+    assert (other / "thesis.txt").exists()
 
 
 def test_a_sweep_goes_on_after_what_it_cannot_delete(store, world, path, caplog):

@@ -66,11 +66,14 @@ class StagedFile:
     media: Media
     id: str = attrs.Factory(lambda: f"file_{secrets.token_hex(16)}")
     """The id of its row, which nobody can guess."""
+    staging: ExitStack = attrs.field(factory=ExitStack, repr=False)
+    """What keeps the file from being swept until it is discarded or in its place."""
 
     def discard(self) -> None:
         """Remove the file, unless it was moved to its place."""
         with suppress(OSError):
             self.path.unlink()
+        self.staging.close()
 
 
 class BlobFolder:
@@ -152,9 +155,13 @@ class BlobFolder:
             os.close(descriptor)
 
     def folders(self) -> list[Path]:
-        """Return the folders that have files: those of blobs, and that of staged files."""
+        """Return the folders that have files: those of blobs, and that of staged files.
+
+        A link to another folder is none of them: a sweep would delete what it finds there.
+        """
         with suppress(OSError):
-            return sorted(folder for folder in self.path.iterdir() if folder.is_dir())
+            folders = (each for each in self.path.iterdir() if not each.is_symlink())
+            return sorted(folder for folder in folders if folder.is_dir())
         return []
 
     def all_blobs(self) -> Iterator[Path]:
@@ -210,8 +217,8 @@ class BlobWriter:
             digest = hashlib.file_digest(self._file, "sha256").hexdigest()
             flushed.result()
             self._file.close()
-        self._staging.close()
-        return StagedFile(self._path, digest, self._size, media)
+        staging = self._staging.pop_all()
+        return StagedFile(self._path, digest, self._size, media, staging=staging)
 
     def discard(self) -> None:
         """Remove the file."""

@@ -174,6 +174,7 @@ class ImportedFiles:
     def _finish(self, begun: _Begun, number: int) -> None:
         """Keep a complete file; one that was in the export before is discarded."""
         staged = begun.writer.finish()
+        staged.staging.close()  # `_held` protects all files: they may be many
         self._begun = None
         if staged.hash != begun.hash or begun.file.id in self._files:
             staged.discard()
