@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import functools
 import hashlib
@@ -30,9 +29,10 @@ from typing import BinaryIO, Protocol, TypeVar
 import attrs
 import trio
 
-from hermes.errors import AttachmentRefused, HermesError, StoreError, StoreFull
+from hermes.errors import AttachmentRefused, HermesError
 from hermes.media import Media, recognize
 from hermes.messages import Attachment
+from hermes.store.files.problems import storing
 
 CHUNK = 1 << 20
 INCOMING = "incoming"
@@ -377,18 +377,6 @@ def _without_blocking(path: str, flags: int) -> int:
 
 def _too_large(limit: int) -> AttachmentRefused:
     return AttachmentRefused(f"the file is larger than {limit:,} bytes")
-
-
-@contextmanager
-def storing() -> Iterator[None]:
-    """Raise `StoreFull` or `StoreError` if the file system fails in the block."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StoreFull("the disk is full, and the attachment was not stored") from error
-        text = f"the attachment could not be stored: {error.strerror or error}"
-        raise StoreError(text) from error
 
 
 def _size(path: Path) -> int | None:
