@@ -176,10 +176,10 @@ def test_each_turn_is_in_the_transcript_once_and_is_answered_once(finished):
             continue
         stored = finished.texts(finished.session_of(key))
         # A message without a text says what its parts say.
-        texts = [text or "Look at this" for text in texts]
-        said = "\n\n".join(texts)
+        spoken = [text or "Look at this" for text in texts]
+        said = "\n\n".join(spoken)
         assert stored.count(("assistant", f"echo: {said}")) == 1, key
-        for text in texts:
+        for text in spoken:
             assert stored.count(("user", text)) == 1, key
         turn_id = finished.turns[key][0].turn_id
         replies = finished.select(
