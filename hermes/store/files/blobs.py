@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import hashlib
 import io
 import os
 import secrets
@@ -21,7 +20,6 @@ from collections.abc import (
     Callable,
     Iterator,
 )
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
@@ -32,6 +30,7 @@ import trio
 from hermes.errors import AttachmentRefused, HermesError
 from hermes.media import Media, recognize
 from hermes.messages import Attachment
+from hermes.store.files.hashing import Hashing
 from hermes.store.files.problems import storing
 
 CHUNK = 1 << 20
@@ -183,6 +182,7 @@ class BlobWriter:
         self._limit = limit
         self._expected = expected
         self._size = 0
+        self._hashing = Hashing()
         self._staging = ExitStack()
         with storing():
             self._staging.enter_context(folder.staging())
@@ -202,6 +202,7 @@ class BlobWriter:
             rest = memoryview(chunk)
             while rest:
                 rest = rest[self._file.write(rest) :]
+        self._hashing.add(chunk)
 
     def finish(self) -> StagedFile:
         """Flush the file and return it. Raises `AttachmentRefused` if its size is wrong."""
@@ -210,13 +211,11 @@ class BlobWriter:
         if self._expected is not None and self._expected != self._size:
             text = f"the file has {self._size:,} bytes instead of {self._expected:,}; send it again"
             raise AttachmentRefused(text)
-        with storing(), ThreadPoolExecutor(1) as beside:  # hashing hides behind the flush
-            flushed = beside.submit(os.fsync, self._file.fileno())
+        with storing():
+            os.fsync(self._file.fileno())
             media = recognize(self._file)
-            self._file.seek(0)
-            digest = hashlib.file_digest(self._file, "sha256").hexdigest()
-            flushed.result()
             self._file.close()
+        digest = self._hashing.finish()
         staging = self._staging.pop_all()
         return StagedFile(self._path, digest, self._size, media, staging=staging)
 
@@ -226,6 +225,7 @@ class BlobWriter:
             self._file.close()
         with suppress(OSError):
             self._path.unlink()
+        self._hashing.close()
         self._staging.close()
 
 
