@@ -102,7 +102,7 @@ class BlobFolder:
                 os.utime(staged.path, (now, now))
                 os.rename(staged.path, target)
             except FileNotFoundError:
-                if _size(target) != staged.size:
+                if not target.exists():
                     raise
             flush_folder(target.parent)
             self._flush_names(target.parent, self.path)
@@ -389,13 +389,6 @@ def storing() -> Iterator[None]:
             raise StoreFull("the disk is full, and the attachment was not stored") from error
         text = f"the attachment could not be stored: {error.strerror or error}"
         raise StoreError(text) from error
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
 
 
 def flush_folder(folder: Path) -> None:
