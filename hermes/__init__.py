@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         ContextOverflow as ContextOverflow,
         Draining as Draining,
         EventConflict as EventConflict,
+        FileDamaged as FileDamaged,
         HasContinuation as HasContinuation,
         HermesError as HermesError,
         MessageRefused as MessageRefused,
@@ -176,8 +177,8 @@ __version__ = "0.1.0.dev0"
 _NAMES = {
     "embed": "embed",
     "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle AttachmentRefused "
-    "AttachmentUnavailable BadImport "
-    "CompressorFailed ContextOverflow Draining EventConflict HasContinuation HermesError "
+    "AttachmentUnavailable BadImport CompressorFailed "
+    "ContextOverflow Draining EventConflict FileDamaged HasContinuation HermesError "
     "MessageRefused NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound "
     "ReplyTimeout RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse "
     "StoreRefused StoreUnavailable TitleTaken TitleTooLong TurnClosed UnknownFile UnknownSession "

@@ -118,6 +118,10 @@ class UnknownFile(HermesError, LookupError):
     """The conversation has no file with this id."""
 
 
+class FileDamaged(UnknownFile, StoreError):
+    """The content of a file was cut on disk. Models and platforms get a note instead of it."""
+
+
 class Overloaded(HermesError):
     """Too much is waiting already; the request was refused before anything was accepted."""
 

@@ -119,6 +119,16 @@ async def test_a_model_sees_the_files_of_a_conversation_in_every_turn(chat):
     assert max(len(request.body) for request in model.requests) < 10_000
 
 
+@pytest.mark.parametrize("content", [LARGE, b"some text"])
+async def test_a_file_that_was_cut_on_disk_does_not_end_its_conversation(chat, path, content):
+    async with open_model() as model, chat(model) as runtime:
+        await runtime.ask("k", "look", attachments=[Attachment(data=content, name="a")])
+        [blob] = path.with_name(f"{path.name}.blobs").glob("??/*")
+        blob.write_bytes(content[:-1])
+        assert (await runtime.ask("k", "well")).status == "complete"
+    assert not model.requests[-1].files
+
+
 async def test_prompts_only_grow_with_attachments_in_the_history(chat, world, path):
     """Also after a restart, and after another conversation's file was deleted."""
     async with open_model() as model:

@@ -159,8 +159,9 @@ async def _text(reader: FileReader) -> _Bytes:
 
 
 async def _base64(reader: FileReader) -> _Base64:
-    """Return a file as base64, after a look whether it is there."""
-    await _read(reader, 0, min(1, reader.file.size))
+    """Return a file as base64, after a look whether it is there, to its last byte."""
+    size = reader.file.size
+    await _read(reader, max(0, size - 1), min(1, size))
     return _Base64(reader)
 
 

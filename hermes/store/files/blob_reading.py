@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hermes.errors import StoreError, UnknownFile
+from hermes.errors import FileDamaged, StoreError, UnknownFile
 from hermes.messages import StoredFile
 
 
 def require_data(file: StoredFile, offset: int, count: int, data: bytes) -> bytes:
-    """Return bytes that were read, or raise `StoreError` if the content has been cut."""
+    """Return bytes that were read, or raise `FileDamaged` if the content was cut."""
     if len(data) < min(count, file.size - offset):
-        raise StoreError(f"the file {file.id} cannot be read: its content is damaged")
+        raise FileDamaged(f"the file {file.id} cannot be read: its content is damaged")
     return data
 
 

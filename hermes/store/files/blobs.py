@@ -101,7 +101,7 @@ class BlobFolder:
                 os.utime(staged.path, (now, now))
                 os.rename(staged.path, target)
             except FileNotFoundError:
-                if _size(target) != staged.size:
+                if not target.exists():
                     raise
             flush_folder(target.parent)
             self._flush_names(target.parent, self.path)
@@ -377,13 +377,6 @@ def _without_blocking(path: str, flags: int) -> int:
 
 def _too_large(limit: int) -> AttachmentRefused:
     return AttachmentRefused(f"the file is larger than {limit:,} bytes")
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
 
 
 def flush_folder(folder: Path) -> None:
