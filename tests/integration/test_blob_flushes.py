@@ -71,7 +71,8 @@ def test_the_bytes_are_flushed_then_the_name_and_each_new_folder(path, calls):
         assert flushed == ["staged", f"blobs/{other}", "blobs"]  # a new folder, in a known one
         calls.clear()
         put(store)
-        assert calls == [("fsync", "staged"), ("fsync", f"blobs/{HASH[:2]}")]
+        moved = ("rename", ("staged", f"blobs/{HASH[:2]}/{HASH}"))  # the old one may be damaged
+        assert calls == [("fsync", "staged"), moved, ("fsync", f"blobs/{HASH[:2]}")]
 
 
 def test_there_is_no_row_before_everything_is_flushed(path, monkeypatch):

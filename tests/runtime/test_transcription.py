@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from hermes import Attachment, Config, Inbound, TurnResult
+from hermes.agents.providers.base import Unavailable
 from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import StoreBusy
 from hermes.events import TurnEnded
@@ -135,6 +136,17 @@ async def test_a_failure_is_a_note_and_the_turn_runs(start, agent, caplog, failu
     assert "text" not in row.parts[1]
     reasons = {"raises": "no ear", "no text": "must return a string", "slow": "timed out after 5 s"}
     assert reasons[failure] in caplog.text
+
+
+async def test_a_service_that_is_down_is_one_line_in_the_log(start, agent, caplog):
+    async def transcribe(audio):
+        raise Unavailable("the connection failed")
+
+    async with start(agent=agent, transcriber=transcribe) as runtime:
+        await runtime.ask("k", attachments=[voice()])
+    [record] = caplog.records
+    assert record.exc_info is None
+    assert record.getMessage().endswith("failed: hermes.agents.providers.base.Unavailable")
 
 
 async def test_silence_is_a_note(start, agent, caplog):

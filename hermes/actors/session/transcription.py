@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from hermes.actors.context import RuntimeContext
 from hermes.actors.session.running_turn import RunningTurn
 from hermes.background import holding, start_soon
-from hermes.errors import StoreFailed
+from hermes.errors import HermesError, StoreFailed
 from hermes.messages import InboxRow, JsonObject, Message
 from hermes.messages.transcripts import add_transcripts, said_by_parts, untranscribed
 from hermes.protocols import Transcriber
 from hermes.sanitize import scrub
 from hermes.transcript.attachments import describe
-from hermes.user_code import contained
+from hermes.user_code import contained, loggable
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -76,12 +76,18 @@ class _Transcription:
             await self._store(file_id, text)
             return
         self.reasons[file_id] = FAILED if text is None else SILENT
-        why = f"timed out after {timeout:g} s" if scope.cancelled_caught else "failed"
         if text is None:
-            about, extra = (self._turn.turn_id, why), {"metadata": self._turn.metadata}
-            log.warning(
-                "the transcription for turn %d %s", *about, exc_info=caught.error, extra=extra
-            )
+            late = f"timed out after {timeout:g} s" if scope.cancelled_caught else None
+            self._log(late, caught.error)
+
+    def _log(self, late: str | None, error: BaseException | None) -> None:
+        """Log why there is no transcript; a failure that Hermes knows is one line."""
+        expected = isinstance(error, HermesError)
+        why = late or (f"failed: {loggable(error)}" if error and expected else "failed")
+        log.warning(
+            "the transcription for turn %d %s", self._turn.turn_id, why,
+            exc_info=None if expected else error, extra={"metadata": self._turn.metadata},
+        )  # fmt: skip
 
     async def _store(self, file_id: str, text: str) -> None:
         """Store a transcript with the messages that have the file."""

@@ -15,7 +15,7 @@ from hermes.protocols import FileReader
 
 R = TypeVar("R")
 
-CHUNK: Final = 3 * 2**17
+CHUNK: Final = 3 * 2**18
 """How many bytes of a file are read at once: a multiple of 3, so that base64 needs no padding."""
 _encode = msgspec.json.Encoder().encode
 

@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import functools
-import hashlib
 import io
 import os
 import secrets
@@ -22,7 +20,6 @@ from collections.abc import (
     Callable,
     Iterator,
 )
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
@@ -30,9 +27,11 @@ from typing import BinaryIO, Protocol, TypeVar
 import attrs
 import trio
 
-from hermes.errors import AttachmentRefused, HermesError, StoreError, StoreFull
+from hermes.errors import AttachmentRefused, HermesError
 from hermes.media import Media, recognize
 from hermes.messages import Attachment
+from hermes.store.files.hashing import Hashing
+from hermes.store.files.problems import storing
 
 CHUNK = 1 << 20
 INCOMING = "incoming"
@@ -183,6 +182,7 @@ class BlobWriter:
         self._limit = limit
         self._expected = expected
         self._size = 0
+        self._hashing = Hashing()
         self._staging = ExitStack()
         with storing():
             self._staging.enter_context(folder.staging())
@@ -202,6 +202,7 @@ class BlobWriter:
             rest = memoryview(chunk)
             while rest:
                 rest = rest[self._file.write(rest) :]
+        self._hashing.add(chunk)
 
     def finish(self) -> StagedFile:
         """Flush the file and return it. Raises `AttachmentRefused` if its size is wrong."""
@@ -210,13 +211,11 @@ class BlobWriter:
         if self._expected is not None and self._expected != self._size:
             text = f"the file has {self._size:,} bytes instead of {self._expected:,}; send it again"
             raise AttachmentRefused(text)
-        with storing(), ThreadPoolExecutor(1) as beside:  # hashing hides behind the flush
-            flushed = beside.submit(os.fsync, self._file.fileno())
+        with storing():
+            os.fsync(self._file.fileno())
             media = recognize(self._file)
-            self._file.seek(0)
-            digest = hashlib.file_digest(self._file, "sha256").hexdigest()
-            flushed.result()
             self._file.close()
+        digest = self._hashing.finish()
         staging = self._staging.pop_all()
         return StagedFile(self._path, digest, self._size, media, staging=staging)
 
@@ -226,6 +225,7 @@ class BlobWriter:
             self._file.close()
         with suppress(OSError):
             self._path.unlink()
+        self._hashing.close()
         self._staging.close()
 
 
@@ -377,18 +377,6 @@ def _without_blocking(path: str, flags: int) -> int:
 
 def _too_large(limit: int) -> AttachmentRefused:
     return AttachmentRefused(f"the file is larger than {limit:,} bytes")
-
-
-@contextmanager
-def storing() -> Iterator[None]:
-    """Raise `StoreFull` or `StoreError` if the file system fails in the block."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StoreFull("the disk is full, and the attachment was not stored") from error
-        text = f"the attachment could not be stored: {error.strerror or error}"
-        raise StoreError(text) from error
 
 
 def flush_folder(folder: Path) -> None:

@@ -1,12 +1,14 @@
-"""Which errors of the operating system are temporary, so that a file may be opened later."""
+"""Errors of the operating system in words, and which of them are temporary."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from hermes.errors import StoreRefused, StoreUnavailable
+from hermes.errors import StoreError, StoreFull, StoreRefused, StoreUnavailable
 
 _TEMPORARY = frozenset(
     {
@@ -44,3 +46,15 @@ def is_temporary(error: OSError) -> bool:
 def may_write(path: Path) -> bool:
     """Return whether this process is allowed to write to the file and its folder."""
     return os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)
+
+
+@contextmanager
+def storing() -> Iterator[None]:
+    """Raise `StoreFull` or `StoreError` if the file system fails in the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise StoreFull("the disk is full, and the attachment was not stored") from error
+        text = f"the attachment could not be stored: {error.strerror or error}"
+        raise StoreError(text) from error
