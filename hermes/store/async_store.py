@@ -151,6 +151,16 @@ class Store(StoreActor, StoreVerbs):
         finally:
             staged.discard()
 
+    async def discard_file(self, file_id: str, *, session_key: str) -> bool:
+        """Delete a file that nothing names, with its content. Returns whether there was one."""
+        discard = functools.partial(
+            attachments.discard_file, file_id=file_id, session_key=session_key
+        )
+        digest = await self.transact(discard)
+        if digest is not None:
+            await self.transact_alone(functools.partial(sweep.remove_blob, digest=digest))
+        return digest is not None
+
     async def open_file(self, file_id: str, *, session_key: str) -> BlobReader:
         """Return a reader of a file of this conversation. Raises `UnknownFile`."""
         file, digest = await self.get_file(file_id, session_key=session_key)

@@ -150,6 +150,16 @@ class SessionStore(StoreVerbs):
         finally:
             staged.discard()
 
+    def discard_file(self, file_id: str, *, session_key: str) -> bool:
+        """Delete a file that nothing names, with its content. Returns whether there was one."""
+        discard = functools.partial(
+            attachments.discard_file, file_id=file_id, session_key=session_key
+        )
+        digest = self.transact(discard)
+        if digest is not None:
+            self.transact(functools.partial(sweep.remove_blob, digest=digest))
+        return digest is not None
+
     def read_file(
         self, file_id: str, *, session_key: str, offset: int = 0, size: int | None = None
     ) -> bytes:

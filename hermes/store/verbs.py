@@ -252,7 +252,6 @@ class StoreVerbs:
     answer: Final = writes(inbox.close)
 
     get_file: Final = reads(attachments.get_file)
-    discard_file: Final = writes(attachments.discard_file)
 
     begin_once: Final = writes(tool_records.begin_once)
     end_once: Final = writes(tool_records.end_once)

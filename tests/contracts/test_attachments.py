@@ -119,6 +119,9 @@ async def test_a_file_is_stored_described_read_and_discarded(kind, path, world, 
             await content(store, file.id)
         assert await content(store, again.id) == image
         assert sql("SELECT principal FROM files") == [[None]]
+        assert await store.discard_file(again.id, session_key="k")
+        assert blob_names(path) == set()
+        assert sql("SELECT count(*) FROM blobs") == [[0]]
 
 
 async def test_a_sweep_spares_what_is_younger_than_an_hour(kind, path, world):
@@ -136,11 +139,12 @@ async def test_a_sweep_spares_what_is_younger_than_an_hour(kind, path, world):
 
 async def test_content_without_a_row_is_spared_for_an_hour(kind, path, world):
     async with open_kind(kind, path, clock=world.clock) as store:
-        file = await put(store)
-        assert await store.discard_file(file.id, session_key="k")
-        incoming = path.with_name(f"{path.name}.blobs") / "incoming" / "left"
-        incoming.write_bytes(b"half")
-        os.utime(incoming, (world.now, world.now))
+        folder = path.with_name(f"{path.name}.blobs")  # as a process that was killed leaves it
+        blob, incoming = folder / digest(DATA)[:2] / digest(DATA), folder / "incoming" / "left"
+        for left in (blob, incoming):
+            left.parent.mkdir(parents=True)
+            left.write_bytes(DATA)
+            os.utime(left, (world.now, world.now))
         world.pass_time(3599)
         assert await store.sweep_files() == 0
         assert (blob_names(path), staged_names(path)) == (KEPT, {"left"})

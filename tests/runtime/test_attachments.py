@@ -261,6 +261,15 @@ async def test_a_message_whose_file_is_refused_is_not_accepted_without_it(start,
         assert left == []
 
 
+@with_threads
+async def test_the_files_of_refused_messages_leave_no_content(start, tmp_path):
+    async with start() as runtime:
+        refused = [Attachment(data=b"first"), Attachment(data=b"")]
+        with pytest.raises(AttachmentRefused):
+            await runtime.ask("k", attachments=refused)
+        assert not list(tmp_path.rglob("*.blobs/*/*"))
+
+
 async def test_the_limits_of_the_configuration_apply(start):
     limits = AttachmentLimits(message_files=1, message_bytes=100, types=("image/*",))
     async with start(config=Config(attachments=limits)) as runtime:

@@ -44,6 +44,7 @@ UNUSED = (
     "AND NOT EXISTS (SELECT 1 FROM inbox_files u WHERE u.file_id = f.id) "
     "AND NOT EXISTS (SELECT 1 FROM outbox_files u WHERE u.file_id = f.id)"
 )
+FREE = "NOT EXISTS (SELECT 1 FROM files f WHERE f.hash = b.hash)"
 _USE_IN_SESSION = (
     "INSERT INTO session_files (session_no, file_id) "
     "SELECT ?, f.id FROM files f WHERE f.id = ? ON CONFLICT (session_no, file_id) DO NOTHING"
@@ -221,10 +222,18 @@ def stored(row: tuple[object, ...]) -> StoredFile:
     return convert(dict(zip(names, row, strict=True)), StoredFile)
 
 
-def discard_file(tx: Transaction, file_id: str, *, session_key: str) -> bool:
-    """Delete a file that nothing names. Returns whether there was one."""
-    sql = f"DELETE FROM files AS f WHERE f.id = ? AND f.session_key = ? AND {UNUSED}"
-    return bool(tx.run(sql, file_id, session_key))
+def discard_file(tx: Transaction, file_id: str, *, session_key: str) -> str | None:
+    """Delete a file that nothing names. Returns the hash of its content if there was one.
+
+    A transaction after this one removes the content (`sweep.remove_blob`).
+    """
+    sql = f"DELETE FROM files AS f WHERE f.id = ? AND f.session_key = ? AND {UNUSED} RETURNING hash"
+    found = tx.all(sql, file_id, session_key)
+    if not found:
+        return None
+    [[digest]] = found
+    tx.run(f"DELETE FROM blobs AS b WHERE b.hash = ? AND {FREE}", digest)
+    return str(digest)
 
 
 def remove_file(tx: Transaction, file_id: str) -> None:

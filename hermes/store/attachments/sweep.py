@@ -29,8 +29,7 @@ _FILES = (
     f"WHERE f.id > ?2 ORDER BY f.id LIMIT {STEP}"
 )
 _BLOBS = (
-    "SELECT b.hash, NOT EXISTS (SELECT 1 FROM files f WHERE f.hash = b.hash) FROM blobs b "
-    f"WHERE b.hash > ? ORDER BY b.hash LIMIT {STEP}"
+    f"SELECT b.hash, {attachments.FREE} FROM blobs b WHERE b.hash > ? ORDER BY b.hash LIMIT {STEP}"
 )
 _BLOB_NAME = re.compile("[0-9a-f]{64}")
 
@@ -89,6 +88,17 @@ def _remove(tx: Transaction, folder: Path) -> Swept:
                     path.unlink()
                     blobs, size = blobs + 1, size + bytes_
     return Swept("", blobs, size)
+
+
+def remove_blob(tx: Transaction, digest: str) -> None:
+    """Remove content without a row, however old it is. It needs a transaction for itself.
+
+    Content without a row is about to be stored only inside of another write transaction.
+    """
+    path = tx.db.blobs.path_of(digest)
+    if not _has_row(tx, digest):
+        with _reported(path):
+            path.unlink()
 
 
 def _old_files(tx: Transaction, folder: Path) -> Iterator[tuple[Path, int]]:
