@@ -92,6 +92,20 @@ def copy_plainly(path: str, megabytes: float, times: int) -> Figures:
     return figures(taken)
 
 
+async def copy_awaited(path: str, megabytes: float, times: int) -> Figures:
+    taken = []
+    folder = Path(f"{path}.copies")
+    folder.mkdir(parents=True)  # noqa: ASYNC240 - before the time is taken
+    with scratch(path, megabytes) as renew:
+        for number in range(times + 1):
+            source = renew()
+            started = perf_counter()
+            await trio.to_thread.run_sync(copy, source, folder, f"{number:02}")
+            taken.append(perf_counter() - started)
+            check((folder / f"{number:02}" / "copy").read_bytes(), source)
+    return figures(taken)
+
+
 def copy(source: Path, folder: Path, name: str) -> None:
     """Copy a file in chunks, and flush as often as a store does.
 
@@ -183,5 +197,7 @@ async def send_plainly(path: str, megabytes: float, times: int) -> Figures:
 
 if __name__ == "__main__":
     about = {"hermes": version("hermes-runtime"), "trio": version("trio")}
-    commands = (store_blocking, store_awaited, copy_plainly, send_body, send_plainly)
+    commands = (
+        store_blocking, store_awaited, copy_plainly, copy_awaited, send_body, send_plainly,
+    )  # fmt: skip
     serve(about, *commands, run=trio.run)

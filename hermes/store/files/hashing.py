@@ -9,7 +9,7 @@ from typing import Final
 
 SMALL: Final = 1 << 16
 """Chunks below this size are hashed at once: a thread would cost more."""
-MAX_AHEAD: Final = 4
+MAX_AHEAD: Final = 8
 """How many chunks may wait for the thread, so how much memory they take."""
 
 
