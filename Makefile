@@ -2,45 +2,51 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUN := $(BIN)/python
 CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
   { echo "Hermes needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 PIP := PIP_CACHE_DIR=$(CURDIR)/$(VENV)/cache PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
-.PHONY: run test processes-1 processes-2 runtime unit campaigns benchmarks lint bench prove clean
+.PHONY: run test coverage processes-1 processes-2 runtime unit campaigns benchmarks lint bench prove clean
 .DELETE_ON_ERROR:
 
 # ARGS are options and commands of hermes, as in: make run ARGS="setup"
 run: $(VENV)/bot
 	@$(BIN)/hermes $(ARGS)
 
+# Four groups at once, because each waits now and then; the longest first.
 test: $(VENV)/ready
-	$(BIN)/coverage erase
 	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 4 \
-	  lint processes-1 processes-2 runtime unit campaigns benchmarks
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report --fail-under=95
+	  processes-1 processes-2 runtime campaigns unit benchmarks lint
 
-# Four groups at once, because each waits now and then. Coverage doubles the time of a test, so it
-# measures only what adds to it: campaigns run what the others cover, and others run no hermes/.
 processes-1:
-	$(BIN)/coverage run -m pytest tests/integration/*/ \
+	$(RUN) -m pytest tests/integration/*/ \
 	  $(filter-out $(wildcard tests/integration/test_bench*.py), \
 	  $(wildcard tests/integration/test_[a-m]*.py))
 
 processes-2:
-	$(BIN)/coverage run -m pytest tests/integration/test_[n-z]*.py
+	$(RUN) -m pytest tests/integration/test_[n-z]*.py
 
 runtime:
-	$(BIN)/coverage run -m pytest tests/runtime
+	$(RUN) -m pytest tests/runtime
 
 unit:
-	$(BIN)/coverage run -m pytest tests/contracts tests/unit --ignore=tests/unit/bench
+	$(RUN) -m pytest tests/contracts tests/unit --ignore=tests/unit/bench
 
 campaigns:
 	$(BIN)/python -m pytest tests/campaigns --scoreboard build
 
 benchmarks:
 	$(BIN)/python -m pytest tests/unit/bench tests/integration/test_bench*.py tests/test_*.py
+
+# Measuring coverage takes as long again, so it is not part of `test`. Campaigns run what the others
+# cover, and the benchmarks' tests run no hermes/.
+coverage: $(VENV)/ready
+	$(BIN)/coverage erase
+	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 4 RUN="$(BIN)/coverage run" \
+	  processes-1 processes-2 runtime unit
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --fail-under=95
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check

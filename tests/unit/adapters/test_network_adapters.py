@@ -14,11 +14,14 @@ ALLOWED = {
     "submit",
     "subscribe",
     "is_answered",
+    "receipt_of",
     "adapter_state.get",
     "adapter_state.set",
     "admin.statistics",
     "texts",
     "texts.overloaded",
+    "texts.file_not_downloaded",
+    "texts.file_refused.format",
 }
 
 
