@@ -14,9 +14,9 @@ PIP := PIP_CACHE_DIR=$(CURDIR)/$(VENV)/cache PIP_DISABLE_PIP_VERSION_CHECK=1 $(B
 run: $(VENV)/bot
 	@$(BIN)/hermes $(ARGS)
 
-# Four groups at once, because each waits now and then; the longest first.
+# Three groups at once, because each waits now and then; the longest first.
 test: $(VENV)/ready
-	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 4 \
+	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 3 \
 	  processes-1 processes-2 runtime campaigns unit benchmarks lint
 
 processes-1:

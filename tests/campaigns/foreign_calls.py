@@ -431,6 +431,7 @@ CALLS = {
     "restore_attempts": lambda w: w.store.restore_attempts({w.waiting[1]: 1}),
     "park_inbox": park_inbox,
     "withdraw": lambda w: w.store.withdraw(*w.waiting),
+    "store_transcripts": lambda w: w.store.store_transcripts(*w.waiting, {"file_0": w.name}),
     "post": lambda w: w.store.post("k1", w.new("news"), Source("wire"), w.outbound("k1")),
     "last_source": lambda w: w.store.last_source(w.key),
     "get_outcome": lambda w: w.store.get_outcome(w.waiting[1]),

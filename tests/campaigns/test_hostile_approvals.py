@@ -28,7 +28,7 @@ async def test_a_hostile_model_runs_only_what_was_shown_and_approved(
 @pytest.mark.parametrize("mutant", MUTANTS)
 async def test_the_campaign_finds(tmp_path, mutant):
     platform = "embedded" if mutant in ON_HOST else "telegram"
-    for seed in range(5):
+    for seed in range(20):  # a busy machine needs more
         if (await attack(tmp_path / f"{seed}.db", platform, seed, 50, mutant))[1]:
             return
     raise AssertionError(f"{mutant} was not found")

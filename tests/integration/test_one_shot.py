@@ -192,7 +192,7 @@ def options(tmp_path):
         config = tmp_path / "hermes.toml"
         config.write_text(
             f"[agent]\nkind = 'openai'\nmodel = 'little'\nbase_url = '{model.openai_url}'\n"
-            "tools = ['tests.support.shop_tools:order']\n"
+            "tools = ['tests.support.shop_tools:order']\n[titles]\nenabled = false\n"
         )
         yield ["--config", str(config)]
 

@@ -66,7 +66,7 @@ async def make():
 
 
 async def test_a_file_is_sent_byte_for_byte_with_the_model(make):
-    content = WAV + random.Random(1).randbytes(600_000)
+    content = WAV + random.Random(1).randbytes(900_000)
     audio = Audio(content)
     async with open_transcription(["good evening"]) as service:
         transcriber = make(service, parameters=(("language", "de"),))
