@@ -140,7 +140,7 @@ def check(stored: bytes, source: Path) -> None:
 
 @contextmanager
 def sink(expected: int) -> Iterator[socket.socket]:
-    """Connect to a thread that receives so many bytes, again and again, and confirms them."""
+    """Connect to a thread that confirms each `expected` bytes that it has received."""
     ours, theirs = socket.socketpair()
 
     def receive() -> None:

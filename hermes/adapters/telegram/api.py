@@ -26,7 +26,7 @@ CALL_TIMEOUT = 30.0
 READ_TIMEOUT = 30.0
 """How long a download may pause, in seconds."""
 SLOWEST_UPLOAD = 64 * 1024
-"""An upload may take one second for each so many bytes."""
+"""The slowest upload that is waited for, in bytes per second."""
 MAX_PATH = 300
 _TOKEN = re.compile(r"([0-9]{1,20}):[\w-]{1,200}", re.ASCII)
 _ELSEWHERE = re.compile(r"^/|\.\.|[\\\x00-\x1f\x7f]|:")

@@ -102,7 +102,7 @@ class Position:
 
 
 class Lanes:
-    """Runs jobs beside the poller: side by side, but in order within a conversation."""
+    """Runs jobs concurrently with the poller, in order within each conversation."""
 
     def __init__(self, nursery: trio.Nursery, done: Callable[[int], None]) -> None:
         self._nursery = nursery

@@ -79,7 +79,7 @@ def _shown(uri: str) -> str:
 
 
 def _audience(annotations: Annotations | None) -> Audience:
-    """Return for whom a content is; for both if the server does not say."""
+    """Return the audience of a content block: both, unless the server says otherwise."""
     given = set((annotations and annotations.audience) or ())
     if len(given) != 1:
         return "both"

@@ -1,4 +1,4 @@
-"""What a client sends: files of its own, in chunks."""
+"""Files that a client uploads, in chunks."""
 
 from __future__ import annotations
 
