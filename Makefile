@@ -7,7 +7,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' |
   { echo "Hermes needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 PIP := PIP_CACHE_DIR=$(CURDIR)/$(VENV)/cache PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
-.PHONY: run test coverage processes-1 processes-2 runtime unit campaigns benchmarks lint bench prove clean
+.PHONY: run test coverage processes-1 processes-2 runtime http unit campaigns benchmarks lint bench prove clean
 .DELETE_ON_ERROR:
 
 # ARGS are options and commands of hermes, as in: make run ARGS="setup"
@@ -17,7 +17,7 @@ run: $(VENV)/bot
 # Three groups at once, because each waits now and then; the longest first.
 test: $(VENV)/ready
 	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 3 \
-	  processes-1 processes-2 runtime campaigns unit benchmarks lint
+	  processes-1 processes-2 campaigns runtime unit http benchmarks lint
 
 processes-1:
 	$(RUN) -m pytest tests/integration/*/ \
@@ -29,6 +29,9 @@ processes-2:
 
 runtime:
 	$(RUN) -m pytest tests/runtime
+
+http:
+	$(RUN) -m pytest tests/http
 
 unit:
 	$(RUN) -m pytest tests/contracts tests/unit --ignore=tests/unit/bench
@@ -44,7 +47,7 @@ benchmarks:
 coverage: $(VENV)/ready
 	$(BIN)/coverage erase
 	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 4 RUN="$(BIN)/coverage run" \
-	  processes-1 processes-2 runtime unit
+	  processes-1 processes-2 runtime http unit
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=95
 
@@ -66,7 +69,7 @@ $(VENV)/bot: pyproject.toml constraints.txt
 	@echo "Installing Hermes into $(VENV); this happens once."
 	@$(PYTHON) -m venv $(VENV)
 	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	  $(BIN)/python -m pip install --no-compile --editable '.[bot]'
+	  $(BIN)/python -m pip install --no-compile --editable '.[bot,http]'
 	@touch $@
 
 # What everything else needs, which includes the bot.

@@ -15,13 +15,14 @@ from bench.files.benchmark import FILES
 from bench.harness.benchmark import Benchmark
 from bench.harness.process import DriverFailed
 from bench.hosts.benchmark import HOSTS
+from bench.http.benchmark import HTTP
 from bench.report.results import CommandError, read
 from bench.runtime.benchmark import RUNTIME
 from bench.store.benchmark import STORE
 from bench.switch.benchmark import SWITCH
 from bench.switch.figures import Prices
 
-BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE, HOSTS, FILES)
+BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE, HOSTS, FILES, HTTP)
 
 
 def make_parser(benchmarks: Sequence[Benchmark]) -> argparse.ArgumentParser:

@@ -15,12 +15,13 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / ".venv-peers"
 PACKAGES: Mapping[str, tuple[str, ...]] = {
-    "hermes-agent": ("hermes-agent==0.19.0",),
+    "hermes-agent": ("hermes-agent==0.19.0", "aiohttp==3.14.1"),  # its API server needs aiohttp
     "openai-agents": ("openai-agents==0.24.0",),
     "langgraph": ("langgraph-checkpoint-sqlite==3.1.2", "langgraph==1.2.20"),
     "pykka": ("pykka==4.5.0",),
     "xoscar": ("xoscar==0.12.2",),
     "autogen-core": ("autogen-core==0.7.5",),
+    "agno": ("agno[openai,os,sqlite]==3.1.10",),
 }
 TIMEOUT = 600.0
 PIP_OPTIONS = ("--quiet", "--retries", "1", "--timeout", "30")

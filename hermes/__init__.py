@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         AlreadyAnswered as AlreadyAnswered,
         AmbiguousTitle as AmbiguousTitle,
         AttachmentRefused as AttachmentRefused,
+        AttachmentTooLarge as AttachmentTooLarge,
         AttachmentUnavailable as AttachmentUnavailable,
         BadImport as BadImport,
         CompressorFailed as CompressorFailed,
@@ -60,14 +61,17 @@ if TYPE_CHECKING:
         FileDamaged as FileDamaged,
         HasContinuation as HasContinuation,
         HermesError as HermesError,
+        HistoryChanged as HistoryChanged,
         MessageRefused as MessageRefused,
         NotAdmitted as NotAdmitted,
         NotApproved as NotApproved,
         NotInLineage as NotInLineage,
         OutcomeUnknown as OutcomeUnknown,
         Overloaded as Overloaded,
+        RateLimited as RateLimited,
         ReplyNotFound as ReplyNotFound,
         ReplyTimeout as ReplyTimeout,
+        RequestRefused as RequestRefused,
         RetryAfter as RetryAfter,
         SessionEnded as SessionEnded,
         StoreBusy as StoreBusy,
@@ -135,6 +139,7 @@ if TYPE_CHECKING:
         StoreStats as StoreStats,
         Title as Title,
         ToolCall as ToolCall,
+        TurnOptions as TurnOptions,
         TurnResult as TurnResult,
         Usage as Usage,
         WaitingMessage as WaitingMessage,
@@ -177,12 +182,15 @@ __version__ = "0.1.0.dev0"
 _NAMES = {
     "embed": "embed",
     "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle AttachmentRefused "
+    "AttachmentTooLarge "
     "AttachmentUnavailable BadImport CompressorFailed "
     "ContextOverflow Draining EventConflict FileDamaged HasContinuation HermesError "
-    "MessageRefused NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound "
-    "ReplyTimeout RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse "
-    "StoreRefused StoreUnavailable TitleTaken TitleTooLong TurnClosed UnknownFile UnknownSession "
-    "Unsendable WaitCircle",
+    "HistoryChanged "
+    "MessageRefused NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded RateLimited "
+    "ReplyNotFound "
+    "ReplyTimeout RequestRefused RetryAfter SessionEnded StoreBusy StoreError StoreFailed "
+    "StoreFull StoreInUse StoreRefused StoreUnavailable TitleTaken TitleTooLong TurnClosed "
+    "UnknownFile UnknownSession Unsendable WaitCircle",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessageAccepted "
     "MessagePosted MessageWaiting Notice ReasoningDelta Retrying RuntimeEvent SessionMoved Steered "
     "TextDelta TitleChanged ToolFinished ToolStarted TurnEnded TurnStarted",
@@ -199,7 +207,7 @@ _NAMES = {
     "messages": "AgentSpec Approval Attachment AttachmentKind ConversationSettings CostTotals "
     "ExpiryPolicy Hooks Inbound JsonObject Message OutboxRow Receipt Reply RunningTurnInfo "
     "SearchHit Session SessionChange SessionMatch SessionSummary Snapshot Source Status StoreStats "
-    "StoredFile StoredMessage Title ToolCall TurnResult Usage WaitingMessage WhenBusy",
+    "StoredFile StoredMessage Title ToolCall TurnOptions TurnResult Usage WaitingMessage WhenBusy",
     "protocols": "Adapter Agent AgentCatalog AgentChoice Build Compressor Describe FileReader "
     "HasAccount HasLimit HasLocal OwnConversation RunsOnTrio ServerInfo Summary SummaryRequest "
     "SupportsAbandon SupportsAclose SupportsFiles SupportsReady TitleRequest Titler ToolInfo "

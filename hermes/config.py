@@ -28,6 +28,8 @@ Delay: TypeAlias = NonNegativeFloat
 
 MAX_WAL_BYTES = 256 * 1024 * 1024
 TOKENS_PER_PRICE = 1_000_000
+_KEPT = {"http": ExpiryPolicy()}
+"""API clients name what they continue, so that it must not have ended."""
 
 
 def data_path() -> Path:
@@ -124,7 +126,7 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expiry_by: Mapping[str, ExpiryPolicy] = msgspec.field(default_factory=dict)
     """Replaces `expiry` for a platform, a chat type, or both as "platform/chat_type".
 
-    The most specific entry applies.
+    The most specific entry applies. Conversations of API clients end only by an entry for "http".
     """
     max_queued: PositiveInt = 100
     """Unanswered messages that a conversation may have; further ones are refused."""
@@ -186,9 +188,13 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.when_busy_by_platform.get(platform, self.when_busy)
 
     def expiry_of(self, platform: str, chat_type: str) -> ExpiryPolicy:
-        """Return when a conversation of this platform and chat type ends by itself."""
-        names = (f"{platform}/{chat_type}", platform, chat_type)
-        return next((self.expiry_by[n] for n in names if n in self.expiry_by), self.expiry)
+        """Return when a conversation of this platform and chat type ends by itself.
+
+        That of an API client does not, unless `expiry_by` says so for its platform: the client
+        names the conversation, or the response, that it continues.
+        """
+        names, named = (f"{platform}/{chat_type}", platform, chat_type), {**_KEPT, **self.expiry_by}
+        return next((named[name] for name in names if name in named), self.expiry)
 
 
 class RateLimit(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):

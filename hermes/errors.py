@@ -107,6 +107,10 @@ class AttachmentRefused(HermesError, ValueError):
     """The file cannot be attached; the message says why. Nothing of it was stored."""
 
 
+class AttachmentTooLarge(AttachmentRefused):
+    """The file, or all files together, are larger than allowed."""
+
+
 class AttachmentUnavailable(HermesError):
     """Raised by the `chunks` of an attachment whose content cannot be obtained.
 
@@ -169,6 +173,15 @@ class EventConflict(HermesError, ValueError):
     """The event_id was used before, in this conversation, for another message."""
 
 
+class HistoryChanged(HermesError):
+    """A conversation has other messages than an API client expects."""
+
+
+class RequestRefused(HermesError, ValueError):
+    """An API client returns a result or a decision that nothing waits for, or asks for a tool that
+    the agent has itself."""
+
+
 class AlreadyAnswered(HermesError):
     """The event was answered before; `await runtime.wait(error.receipt)` returns that reply."""
 
@@ -203,6 +216,14 @@ class ReplyTimeout(HermesError, TimeoutError):
 
 class NotAdmitted(HermesError):
     """The sender has no access. The message was not accepted, and the sender was informed."""
+
+
+class InvalidToken(NotAdmitted):
+    """The token of the request was revoked or has expired. The message was not accepted."""
+
+
+class RateLimited(NotAdmitted):
+    """The sender has sent too many messages. It can send this one again later."""
 
 
 class Unsendable(HermesError):

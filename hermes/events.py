@@ -110,6 +110,7 @@ class TurnStarted(Event, frozen=True):
 
     `build_reason` says why it had to be built; None if the cached agent is reused. `waited` is the
     time in seconds since the first message was accepted. `metadata` is that of the messages.
+    `attempt` is greater than 1 if the turn was begun before, by a process that crashed.
     """
 
     turn_id: int
@@ -118,6 +119,7 @@ class TurnStarted(Event, frozen=True):
     inbox_ids: tuple[int, ...] = ()
     waited: float = 0.0
     metadata: JsonObject = msgspec.field(default_factory=dict)
+    attempt: int = 1
 
 
 class Steered(Event, frozen=True):

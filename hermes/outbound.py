@@ -35,12 +35,15 @@ def question_rows(source: Source, approval: Approval, session_id: str, text: str
 
 
 def reply_rows(row: InboxRow, session_id: str, text: str, kind: str = "reply") -> list[Outbound]:
-    """Return the outbox rows of a reply to a message; none for an empty text."""
-    if not text:
+    """Return the outbox rows of a reply to a message; none for an empty text.
+
+    The client of an API gets its reply as the response to its request, which may name a chat, too.
+    """
+    inbound, reply_to = row.inbound, row.inbound.platform_message_id
+    to = inbound.source if inbound.request is None else inbound.request.deliver
+    if not text or to is None:
         return []
-    inbound = row.inbound
-    reply_to = inbound.platform_message_id
-    return outbox_rows(inbound.source, inbound.session_key, session_id, text, kind, reply_to)
+    return outbox_rows(to, inbound.session_key, session_id, text, kind, reply_to)
 
 
 def inbox_reply(

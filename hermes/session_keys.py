@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from hermes.messages import Source
 from hermes.sanitize import scrub
@@ -12,9 +12,19 @@ from hermes.validation import require_string
 
 CLIENT_PLATFORM = "rpc"
 """The platform of JSON-RPC clients. Their connections show them what happens, not an adapter."""
+API_PLATFORM = "http"
+"""The platform of API clients. Their responses show them what happens, not an adapter."""
 MAX_LENGTH = 1000
 """The maximum length of a key in the store."""
 
+_CUT = "%sha256="
+"""Precedes the digest of a key that was too long."""
+MIN_PARTS = 5
+"""The parts of the key of a chat: "agent", a profile, the platform, the type and the chat."""
+
+EPHEMERAL = "temp"
+"""How the names of conversations begin that have one turn and leave no transcript."""
+_EPHEMERAL = re.compile(rf"agent:main:http:dm:[^:]*:{EPHEMERAL}_[0-9a-f]{{32}}")
 _BACKGROUND = re.compile(r"(.+):background:([0-9]{1,18})", re.DOTALL)
 
 # Visible ASCII without the separator and the escape character. `str.isprintable` would not do: its
@@ -51,9 +61,27 @@ def session_key(
     return _bounded(":".join(["agent", *(_escaped(part or "") for part in (*prefix, *partner))]))
 
 
+def chat_of(key: str) -> Source:
+    """Return the chat that a key of `session_key` names. Raises `ValueError` for other keys."""
+    parts = [unquote(part, errors="surrogatepass") for part in key.split(":")]
+    if len(parts) < MIN_PARTS or parts[0] != "agent" or _CUT in key or not all(parts[1:5]):
+        raise ValueError(f"{key[:100]!r} is not the session key of a chat")
+    _, _, platform, chat_type, chat, *rest = parts
+    threads = rest[:1] if chat_type == "dm" or len(rest) > 1 else []
+    source = Source(platform, "", chat, chat_type, threads[0] if threads else None)
+    if len(rest) > (1 if chat_type == "dm" else 2):
+        raise ValueError(f"{key[:100]!r} is not the session key of a chat")
+    return source
+
+
 def is_client_key(key: str) -> bool:
     """Whether a key is that of a conversation of a JSON-RPC client."""
     return key.startswith(f"agent:main:{CLIENT_PLATFORM}:")
+
+
+def is_ephemeral_key(key: str) -> bool:
+    """Whether a key is that of a request whose turn belongs to no conversation."""
+    return _EPHEMERAL.fullmatch(key) is not None
 
 
 def background_key(key: str, inbox_id: int) -> str:
@@ -94,7 +122,7 @@ def _bounded(key: str) -> str:
     if len(key) <= MAX_LENGTH:
         return key
     # "%s" starts no percent escape, so no id can imitate a digest.
-    tail = f"%sha256={hashlib.sha256(key.encode()).hexdigest()}"
+    tail = f"{_CUT}{hashlib.sha256(key.encode()).hexdigest()}"
     return key[: MAX_LENGTH - len(tail)] + tail
 
 

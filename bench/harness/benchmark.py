@@ -55,6 +55,9 @@ class Cell:
     contenders: tuple[Contender, ...]
     given: tuple[str, ...] = ("path",)
     """What contenders get: the `path` of a database, the `url` of the model, or both."""
+    rounds: int = 0
+    """If set, a repetition has so many rounds, in which contenders take turns: `begin`, in each
+    round `go_on`, and `end`. Noise that lasts for seconds then affects all of them alike."""
 
     @property
     def table(self) -> Table:
@@ -89,18 +92,53 @@ def run_cells(groups: Sequence[Group], drivers: Mapping[str, Driver], folder: Pa
             for cell in group.cells:
                 progress(f"{cell.name}: repetition {repetition + 1} of {group.repetitions}")
                 present = [each for each in cell.contenders if each.driver in drivers]
-                paths = {each.database: _fill(each, drivers, folder) for each in present}
-                for each in rotate(present, repetition):
-                    known = {"path": paths[each.database], "url": url}
-                    given = {name: known[name] for name in cell.given}
-                    figures = drivers[each.driver].ask(each.do, **given, **each.arguments)
-                    measurements.add(cell.name, each.who, figures)
-                    remove(folder / "fresh")
-                for path in (path for each, path in paths.items() if each and each.renew):
-                    remove(Path(path))
+                ordered = rotate(present, repetition)
+                measure = _take_rounds if cell.rounds else _take_turns
+                for who, figures in measure(cell, ordered, drivers, folder, url).items():
+                    measurements.add(cell.name, who, figures)
         for filled in list(folder.glob("filled-*")):
             remove(filled)
     return measurements
+
+
+def _take_turns(
+    cell: Cell,
+    contenders: Sequence[Contender],
+    drivers: Mapping[str, Driver],
+    folder: Path,
+    url: str,
+) -> dict[str, dict[str, float]]:
+    """Measure one repetition, one contender after the other."""
+    paths = {each.database: _fill(each, drivers, folder) for each in contenders}
+    found = {}
+    for each in contenders:
+        known = {"path": paths[each.database], "url": url}
+        given = {name: known[name] for name in cell.given}
+        found[each.who] = drivers[each.driver].ask(each.do, **given, **each.arguments)
+        remove(folder / "fresh")
+    for path in (path for each, path in paths.items() if each and each.renew):
+        remove(Path(path))
+    return found
+
+
+def _take_rounds(
+    cell: Cell,
+    contenders: Sequence[Contender],
+    drivers: Mapping[str, Driver],
+    folder: Path,
+    url: str,
+) -> dict[str, dict[str, float]]:
+    """Measure one repetition in rounds. Every contender has a new database."""
+    for number, each in enumerate(contenders):
+        known = {"path": str(folder / f"fresh-{number}"), "url": url}
+        given = {name: known[name] for name in cell.given}
+        drivers[each.driver].ask("begin", who=each.who, **given, **each.arguments)
+    for number in range(cell.rounds):
+        for each in rotate(contenders, number):
+            drivers[each.driver].ask("go_on", who=each.who)
+    found = {each.who: drivers[each.driver].ask("end", who=each.who) for each in contenders}
+    remove(folder / "fresh")
+    return found
 
 
 def _fill(contender: Contender, drivers: Mapping[str, Driver], folder: Path) -> str:

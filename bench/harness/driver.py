@@ -84,7 +84,7 @@ class Run:
 
     def going(self) -> bool:
         elapsed = perf_counter() - self._started
-        wanted = elapsed < self._seconds or len(self.latencies) < self._count
+        wanted = elapsed < self._seconds or len(self.latencies) < max(1, self._count)
         return wanted and elapsed < LIMIT
 
     def add(self, started: float) -> None:

@@ -23,10 +23,10 @@ class Ref(NamedTuple):
 
 @attrs.frozen
 class Goal:
-    """A target for a figure, or for its ratio to the figure `beside`.
+    """A target for a figure, without the figure `less`, or for its ratio to the figure `beside`.
 
-    A ratio is taken within each repetition, so that noise which affects both sides cancels; the
-    median of the ratios decides. `text` identifies the goal across result files.
+    Differences and ratios are taken within each repetition, so that noise which affects both
+    sides cancels; the median of the ratios decides. `text` identifies the goal across files.
     """
 
     text: str
@@ -38,6 +38,12 @@ class Goal:
     explains: str = ""
     at_any_size: bool = False
     """Whether a quick run can fail it, too."""
+    less: Ref | None = None
+
+    @property
+    def refs(self) -> list[Ref]:
+        """All figures that it needs."""
+        return [ref for ref in (self.figure, self.less, self.beside) if ref is not None]
 
     def outcome(self, spread: Spread | None, *, quick: bool) -> Outcome:
         if spread is None:
@@ -70,6 +76,9 @@ class Measurements:
     def judge(self, goal: Goal, *, quick: bool = False) -> GoalResult:
         """Judge a goal by the median; repetitions without a number are left out."""
         values = self.figures.get(goal.figure, [])
+        if goal.less is not None:
+            without = self.figures.get(goal.less, [])
+            values = [whole - part for whole, part in zip(values, without, strict=False)]
         if goal.beside is not None:
             pairs = zip(values, self.figures.get(goal.beside, []), strict=False)
             values = [ours / theirs if theirs else math.nan for ours, theirs in pairs]

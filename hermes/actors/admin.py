@@ -3,59 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Mapping
+import secrets
+from collections.abc import Sequence
 
-import msgspec
+import trio
 
+from hermes.actors.api.conversations import ApiConversations
+from hermes.actors.api.files import ApiFiles
 from hermes.actors.context import RuntimeContext
 from hermes.actors.intake import Intake
-from hermes.actors.metrics import Latency, Spending
 from hermes.actors.session import operations
 from hermes.actors.supervisor import Supervisor
+from hermes.actors.views.health import (
+    RuntimeHealth,
+    RuntimeStatistics as RuntimeStatistics,
+    health_of,
+    statistics_of,
+)
+from hermes.actors.views.verbs import Views
+from hermes.background import set_event
 from hermes.errors import HermesError, UnknownSession
 from hermes.messages import (
-    BuildReason,
-    ReplyStatus,
+    JsonObject,
+    Message,
+    Receipt,
+    Reply,
     RunningTurnInfo,
     SessionChange,
     SessionMatch,
     SessionSummary,
+    Source,
     StoredMessage,
+    StoredResponse,
+    StoreSnapshot,
     StoreStats,
+    Token,
+    ToolCall,
 )
 from hermes.sanitize import scrub
-
-
-class RuntimeStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters and gauges of a runtime."""
-
-    actors: int
-    """Conversations in memory."""
-    agents: int
-    """Cached agents."""
-    transcript_bytes: int
-    """Approximate size of the cached transcripts."""
-    builds: Mapping[BuildReason, int]
-    """Agent builds since the start, by reason."""
-    reuses: int
-    """Turns that reused their cached agent."""
-    draining: bool
-    """Whether the runtime is ending."""
-    running: int
-    """Turns that are running now."""
-    turns: Mapping[ReplyStatus, int]
-    """Replies since the start, by status."""
-    errors: Mapping[str, int]
-    """Failed turns since the start, by class of the error."""
-    last_error: tuple[str, float] | None
-    """The class of the last error, and its wall-clock time."""
-    spending: Spending
-    """Provider calls of turns since the start."""
-    commits: Latency
-    """Commit times."""
-    store: StoreStats | None
-    """Open messages, undelivered replies and today's cost; None if the store did not answer."""
 
 
 class Admin:
@@ -163,22 +148,12 @@ class Admin:
         stored: StoreStats | None = None
         with contextlib.suppress(HermesError):  # the store is busy, or about to end
             stored = await self._context.store.facts()
-        actors, metrics = self._supervisor.actors, self._context.metrics
-        return RuntimeStatistics(
-            actors=len(actors),
-            agents=sum(actor.state.cache.has_agent for actor in actors),
-            transcript_bytes=sum(actor.state.cache.size for actor in actors),
-            builds=Counter(metrics.builds),
-            draining=self._supervisor.draining,
-            running=sum(actor.runner.turn is not None for actor in actors),
-            reuses=metrics.reuses,
-            turns=Counter(metrics.turns),
-            errors=Counter(metrics.errors),
-            last_error=metrics.last_error,
-            spending=metrics.spending,
-            commits=metrics.latency(),
-            store=stored,
-        )
+        return statistics_of(self._context, self._supervisor, stored)
+
+    def commit_seconds(self, turn_id: int) -> float | None:
+        """Return how long the commit of a turn took; None if it is not among the latest ones."""
+        self._supervisor.require_running()
+        return self._context.metrics.commits.seconds_of(turn_id)
 
     def passivate(self) -> None:
         """End actors that were idle for too long; the runtime also does so by itself."""
@@ -199,3 +174,148 @@ class AdapterState:
     async def set(self, name: str, value: str) -> None:
         """Store a value; it is on disk when this returns."""
         await self._supervisor.store.set_meta(f"adapter:{scrub(name)}", scrub(value))
+
+
+class ApiRecords(Views, ApiConversations, ApiFiles):
+    """Responses to the requests of API clients, and their tokens. For adapters that serve them."""
+
+    def __init__(self, context: RuntimeContext, supervisor: Supervisor, intake: Intake) -> None:
+        super().__init__(supervisor, intake)
+        self._process_id = secrets.token_hex(8)
+        self._context = context
+        self._revocations = 0
+        self._revoked = trio.Event()
+
+    def process_id(self) -> str:
+        """Return the random id of this runtime, by which its connections are known."""
+        self._supervisor.require_running()
+        return self._process_id
+
+    async def health(self) -> RuntimeHealth:
+        """Return the state of the runtime and its store: counters, sizes, levels and queues."""
+        self._supervisor.require_running()
+        stored: StoreSnapshot | None = None
+        with contextlib.suppress(HermesError):  # the store is busy, or about to end
+            stored = await self._context.store.inspect()
+        return health_of(self._context, self._supervisor, stored)
+
+    async def get_response(self, response_id: str) -> StoredResponse | None:
+        """Return a response; None if there is none with this id."""
+        return await self._supervisor.store.get_response(scrub(response_id))
+
+    async def find_response(self, credential: str, idempotency_key: str) -> StoredResponse | None:
+        """Return the response to the request of a credential with this idempotency key."""
+        return await self._supervisor.store.find_response(credential, scrub(idempotency_key))
+
+    async def response_to(self, receipt: Receipt) -> StoredResponse | None:
+        """Return the response to a message; None if no API client sent it."""
+        return await self._supervisor.store.response_to(receipt.inbox_id)
+
+    async def attach(
+        self, credential: str, path: str, digest: str, process: str
+    ) -> StoredResponse | None:
+        """Attach a retry to the response of an equal request whose connection was lost.
+
+        Returns None if there is none: the request is a new one then.
+        """
+        return await self._supervisor.store.attach_response(credential, path, digest, process)
+
+    async def end_connection(self, response_id: str, process: str, *, complete: bool) -> bool:
+        """Record that a connection has ended; `complete` if the response was written in full.
+
+        Returns False if another connection waits for the response now.
+        """
+        store = self._supervisor.store
+        return await store.end_connection(response_id, process, complete=complete)
+
+    async def record_process(self, process: str) -> None:
+        """Record that a process that serves connections is alive."""
+        await self._supervisor.store.record_process(process)
+
+    async def record_items(self, response_id: str, items: Sequence[JsonObject]) -> bool:
+        """Record the output items that clients have seen of a running turn."""
+        return await self._supervisor.store.record_items(response_id, items)
+
+    async def delete_response(self, response_id: str) -> bool:
+        """Delete a response; its messages stay. Returns whether there was one."""
+        return await self._supervisor.store.delete_response(scrub(response_id))
+
+    async def list_responses(self, session_key: str, path: str) -> list[StoredResponse]:
+        """Return the responses of a key's current session that have ended, oldest first.
+
+        `path` is that of their requests.
+        """
+        return await self._supervisor.store.list_responses(session_key, path)
+
+    async def delete_responses(self, session_key: str) -> int:
+        """Delete the responses of a key's current session that have ended; returns how many."""
+        return await self._supervisor.store.delete_responses(session_key)
+
+    async def add_messages(
+        self, session_key: str, messages: Sequence[Message], source: Source
+    ) -> list[StoredMessage]:
+        """Append messages of a history to a conversation; no turn answers them."""
+        return await self._intake.request(
+            session_key, lambda actor: operations.add_messages(actor.state, messages, source)
+        )
+
+    async def cancel_turn(self, receipt: Receipt) -> bool:
+        """Withdraw a message whose turn has not begun, or interrupt its turn.
+
+        Returns False if the turn has ended.
+        """
+        return await self._intake.cancel_turn(receipt)
+
+    def recent_rows(self, session_key: str, reply: Reply) -> list[StoredMessage] | None:
+        """Return the rows of a turn if they are in memory; None if the store must be asked."""
+        self._supervisor.require_running()
+        actor = self._supervisor.find(session_key)
+        if actor is None or reply.messages is None:
+            return None
+        return actor.state.cache.rows(reply.session_id, *reply.messages)
+
+    async def waiting_calls(self, session_key: str) -> list[ToolCall]:
+        """Return the calls of a client's tools that wait for their results in a conversation.
+
+        A request that returns other results is refused.
+        """
+        return await self._supervisor.store.waiting_calls(session_key)
+
+    async def add_token(self, token: Token, digest: str) -> Token:
+        """Store a token with the hash of its secret. Raises `ValueError` if its name is taken."""
+        return await self._supervisor.store.add_token(token, digest)
+
+    async def find_token(self, digest: str) -> Token | None:
+        """Return the valid token with this hash; None if it is unknown, revoked or has expired."""
+        return await self._supervisor.store.find_token(digest)
+
+    async def valid_tokens(self) -> list[str]:
+        """Return the ids of the tokens that are neither revoked nor expired."""
+        return await self._supervisor.store.valid_tokens()
+
+    async def valid_digests(self) -> list[str]:
+        """Return the hashes of the secrets of the tokens that are neither revoked nor expired."""
+        return await self._supervisor.store.valid_digests()
+
+    async def list_tokens(self) -> list[Token]:
+        """Return all tokens, revoked ones included, oldest first."""
+        return await self._supervisor.store.list_tokens()
+
+    async def revoke_token(self, name: str) -> Token | None:
+        """Revoke the token with this name or id; None if there is none that is not revoked."""
+        token = await self._supervisor.store.revoke_token(scrub(name))
+        if token is not None:
+            self._revocations += 1
+            set_event(self._revoked)
+            self._revoked = trio.Event()
+        return token
+
+    async def wait_revoked(self, seen: int = 0) -> int:
+        """Wait until this runtime has revoked more than `seen` tokens; returns how many it has.
+
+        Tokens that another process revokes are not counted.
+        """
+        self._supervisor.require_running()
+        while self._revocations <= seen:
+            await self._revoked.wait()
+        return self._revocations

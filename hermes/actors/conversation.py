@@ -190,20 +190,25 @@ class Conversation:
             self.session_key, lambda actor: operations.switch(actor.state, scrub(target))
         )
 
-    async def branch(self, title: str | None = None, *, to: str | None = None) -> SessionChange:
+    async def branch(
+        self, title: str | None = None, *, to: str | None = None, before: int | None = None
+    ) -> SessionChange:
         """Copy the conversation and continue in the copy.
 
         With `to`, another session_key, that key is pointed at the copy, and this conversation stays
-        where it is. Without a title, the copy gets the title of the original with a number. Raises
-        `TitleTooLong`, or `TitleTaken` if a conversation of the key already has the title.
+        where it is. With `before`, the id of a message, only what precedes it is copied. Without a
+        title, the copy gets the title of the original with a number. Raises `TitleTooLong`,
+        `TitleTaken` if a conversation of the key already has the title, or `ValueError` if the
+        current session has no message `before`.
         """
-        if to is not None:
-            require_encodable(to)
+        if to is None:
             return await self._intake.request(
-                self.session_key, lambda actor: operations.branch_to(actor.state, to, title)
+                self.session_key, lambda actor: operations.branch(actor.state, title, before=before)
             )
+        require_encodable(to)
         return await self._intake.request(
-            self.session_key, lambda actor: operations.branch(actor.state, title)
+            self.session_key,
+            lambda actor: operations.branch_to(actor.state, to, title, before=before),
         )
 
     async def undo(self, exchanges: int = 1) -> SessionChange:

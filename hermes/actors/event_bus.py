@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Self, TypeAlias
 
 import attrs
@@ -124,6 +123,7 @@ class Subscription:
     def _drop(self, index: int) -> None:
         self._take(index)
         self.lost += 1
+        self._bus.lost += 1
 
     def _take(self, index: int) -> Envelope:
         unread = self._events[index]
@@ -181,23 +181,13 @@ class Subscription:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
 
@@ -264,6 +254,13 @@ class EventBus:
         """How many subscribers want to know of messages before their turn."""
         self.seq: int = 0
         """The number of the last event."""
+        self.lost: int = 0
+        """Events that subscribers did not get, because they read too slowly."""
+
+    @property
+    def subscribers(self) -> int:
+        """How many subscriptions there are."""
+        return len(self._subscriptions)
 
     # Events
 

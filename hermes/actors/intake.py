@@ -31,10 +31,13 @@ from hermes.errors import (
     Overloaded,
     ReplyNotFound,
     ReplyTimeout,
+    RequestRefused,
 )
 from hermes.messages import (
     Accepted,
+    ApiRequest,
     Attachment,
+    ConversationSettings,
     Inbound,
     MessageOutcome,
     Receipt,
@@ -78,9 +81,24 @@ class Intake:
         if self._supervisor.draining:
             raise self._supervisor.refusal()
         policy = config.expiry_of(source.platform, source.chat_type)
+        if files or inbound.request is not None:
+            return await self._submit_more(inbound, request, files)
+        accepted = await store.accept(inbound, policy=policy, max_queued=config.max_queued)
+        if accepted.duplicate and request is not None:
+            await self._refuse_answered(accepted, request)
+        return accepted
+
+    async def _submit_more(
+        self, inbound: Inbound, request: Request[Reply] | None, files: Files | None
+    ) -> Accepted:
+        """Store a message that was admitted and has files, or is the request of an API client."""
         if files:
             return await self._submit_files(inbound, request, files)
-        accepted = await store.accept(inbound, policy=policy, max_queued=config.max_queued)
+        context, source = self._context, inbound.source
+        await _check_tools(inbound, context)
+        policy = context.config.expiry_of(source.platform, source.chat_type)
+        most = context.config.max_queued
+        accepted = await context.store.accept_request(inbound, policy=policy, max_queued=most)
         if accepted.duplicate and request is not None:
             await self._refuse_answered(accepted, request)
         return accepted
@@ -256,6 +274,12 @@ class Intake:
                 return answers and actor.runner.interrupt()
         return False
 
+    async def cancel_turn(self, receipt: Receipt) -> bool:
+        """Take back a message whose turn has not begun, or interrupt its turn."""
+        if await self.withdraw(receipt):
+            return True
+        return await self._interrupt_turn_of(receipt.session_key, receipt.inbox_id)
+
     async def require_access(self, source: Source | None) -> None:
         """Raise `NotAdmitted` if the access policy refuses the source."""
         if self._context.admission is not None:
@@ -281,6 +305,36 @@ class Intake:
         with self._waiting_for(session_key):
             actor = self._supervisor.actor(session_key)
             return await actor.request(lambda: operation(actor))
+
+
+async def _check_tools(inbound: Inbound, context: RuntimeContext) -> None:
+    """Raise `RequestRefused` if a client has a tool with the name of one of the agent's.
+
+    Another agent may answer in the end. It checks that again.
+    """
+    request = inbound.request
+    if request is None or not request.options.tools:
+        return
+    own = await _tools_of_agent(inbound, request, context)
+    for tool in request.options.tools:
+        if (name := tool["name"]) in own:
+            raise RequestRefused(f"the agent has a tool {name!r} itself; name yours otherwise")
+
+
+async def _tools_of_agent(
+    inbound: Inbound, request: ApiRequest, context: RuntimeContext
+) -> Sequence[str]:
+    """Return the names of the tools of the agent that would answer now."""
+    source = inbound.source
+    if context.catalog is None:
+        return context.agent_spec(inbound.session_key, source).toolset
+    settings = ConversationSettings(agent=request.agent)
+    if request.stored:
+        route = await context.store.get_route(inbound.session_key)
+        settings = ConversationSettings.from_json(None if route is None else route.settings)
+        settings = (request.opening and request.opening.settings) or settings
+    choice = context.catalog.current(settings, source)
+    return () if choice is None else [tool.name for tool in choice.tools]
 
 
 def _reply_in(outcome: MessageOutcome) -> Reply:

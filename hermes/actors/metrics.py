@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from hermes.messages import BuildReason, Reply, ReplyStatus, Usage
 WINDOW_SECONDS = 60.0
 MAX_COMMITS = 4096
 """How many commit times are kept: the latest ones, if the window has more."""
+COMMIT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+"""Upper bounds of the histogram of commit times, in seconds."""
 MAX_KINDS = 50
 OTHER = "other"
 
@@ -26,6 +29,8 @@ class Latency(msgspec.Struct, frozen=True):
     p50: float = 0.0
     p99: float = 0.0
     longest: float = 0.0
+    counts: tuple[int, ...] = ()
+    """Commits since the start by `COMMIT_BOUNDS`; the last number has the longer ones."""
 
 
 class Spending(msgspec.Struct, frozen=True):
@@ -42,23 +47,27 @@ class CommitTimes:
     """A bounded record of commit times."""
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[float, float]] = deque(maxlen=MAX_COMMITS)
-        self._count = 0
+        self._recent: deque[tuple[float, float, int]] = deque(maxlen=MAX_COMMITS)
+        self._counts = [0] * (len(COMMIT_BOUNDS) + 1)
         self._total = 0.0
 
-    def add(self, started: float, ended: float) -> None:
-        """Record a commit; both times are on Trio's clock."""
-        self._recent.append((ended, ended - started))
-        self._count += 1
+    def add(self, started: float, ended: float, turn_id: int = 0) -> None:
+        """Record the commit of a turn; both times are on Trio's clock."""
+        self._recent.append((ended, ended - started, turn_id))
+        self._counts[bisect_left(COMMIT_BOUNDS, ended - started)] += 1
         self._total += ended - started
+
+    def seconds_of(self, turn_id: int) -> float | None:
+        """Return how long the commit of a turn took; None if it is not among the latest."""
+        found = (seconds for _, seconds, turn in reversed(self._recent) if turn == turn_id)
+        return next(found, None)
 
     def latency(self, now: float) -> Latency:
         """Return the statistics."""
         since = now - WINDOW_SECONDS
-        times = sorted(seconds for ended, seconds in self._recent if ended >= since)
-        if not times:
-            return Latency(self._count, self._total)
-        return Latency(self._count, self._total, rank(times, 0.5), rank(times, 0.99), times[-1])
+        times = sorted(seconds for ended, seconds, _ in self._recent if ended >= since)
+        recent = (rank(times, 0.5), rank(times, 0.99), times[-1]) if times else (0.0, 0.0, 0.0)
+        return Latency(sum(self._counts), self._total, *recent, tuple(self._counts))
 
 
 def rank(ordered: list[float], share: float) -> float:

@@ -10,9 +10,9 @@ from typing import TypeVar, Unpack
 
 import trio
 
-from hermes.actors.admin import AdapterState, Admin
+from hermes.actors.admin import AdapterState, Admin, ApiRecords
 from hermes.actors.admission.access import AccessPolicy
-from hermes.actors.admission.gate import Admission
+from hermes.actors.admission.gate import admission_of
 from hermes.actors.admission.options import (
     MessageOptions,
     require_attachments,
@@ -66,6 +66,8 @@ class Runtime:
         """Operator verbs."""
         self.adapter_state: AdapterState = AdapterState(supervisor)
         """Values that adapters keep in the store."""
+        self.api: ApiRecords = ApiRecords(context, supervisor, self._intake)
+        """Responses and tokens of API clients."""
         self.texts: Texts = context.texts
         """What users are told."""
 
@@ -105,12 +107,11 @@ class Runtime:
         - `attachments` are files to send with the message.
         - `parts` is a structured form of the message, for agents that understand it.
         - `source` says where the message comes from; by default the platform is "embedded".
-        - `event_id` identifies the message within its conversation, so that a repeated call is not
-          answered twice.
+        - `event_id` identifies the message within its conversation; a repeated call is not answered
+          twice.
         - `when_busy` says what to do if a turn is running; by default the configuration does.
         - `commands=False`: a text that starts with a command is an ordinary text.
-        - `metadata` is a small dict of JSON values, such as a tenant or a trace id. It reaches the
-          turn, its events, the hooks, the log and the reply.
+        - `metadata` is a small dict of JSON values. It reaches the turn, its events and the reply.
         - `timeout` limits the wait for the reply, in seconds.
 
         Raises what `submit` raises, `ValueError` if there is no text, attachment or part,
@@ -161,8 +162,7 @@ class Runtime:
     ) -> Reply | None:
         """Return the reply to the message with this event id; None if there is none, or not yet.
 
-        `source` is that of the message: its platform and account belong to the event. Raises
-        `ReplyNotFound` if the message was answered, but its reply was not stored.
+        `source` is that of the message. Raises `ReplyNotFound` if its reply was not stored.
         """
         return await self._intake.reply_of(session_key, event_id, source or Source())
 
@@ -298,8 +298,8 @@ class Runtime:
     async def wait_stopped(self) -> None:
         """Wait until the runtime is drained or has ended; also if it has ended already.
 
-        Raises the reason if it failed: `StoreFailed`, or `ActorStopped` for any other failure; and
-        `HermesError` inside a turn or a hook, for which the end of the runtime waits.
+        Raises `StoreFailed`, or `ActorStopped` for any other failure; and `HermesError` inside a
+        turn or a hook, for which the end of the runtime waits.
         """
         if current_turn() is not None or inside_hook():
             raise HermesError("a turn or a hook cannot wait for the end: it would wait for itself")
@@ -340,7 +340,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             bus=bus,
             auto_titler=auto_titler(titler, nursery, store, bus.publish, clean),
             transcriber=transcriber,
-            admission=None if access is None else Admission(store, access, texts=texts),
+            admission=admission_of(store, access, texts, dispatcher.serves),
             redact=None if redact is None else as_redactor(redact),
             texts=texts,
             catalog=catalog,

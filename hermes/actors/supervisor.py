@@ -14,6 +14,7 @@ import trio
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.session.actor import SessionActor
+from hermes.actors.session.ephemeral import EphemeralActor
 from hermes.actors.session.retries import retry, settle
 from hermes.background import cancel, release, set_event, start_soon
 from hermes.errors import (
@@ -30,7 +31,7 @@ from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, InboxReply
 from hermes.outbound import reply_rows
 from hermes.protocols import Store
-from hermes.session_keys import require_encodable
+from hermes.session_keys import is_ephemeral_key, require_encodable
 from hermes.user_code import contained, leaf, loggable
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -104,7 +105,8 @@ class Supervisor:
         if self._ended.is_set():
             raise self.refusal()
         require_encodable(session_key)
-        actor = SessionActor(session_key, self._context)
+        kind = EphemeralActor if is_ephemeral_key(session_key) else SessionActor
+        actor = kind(session_key, self._context)
         assert self._nursery is not None
         start = functools.partial(start_soon, self._nursery, self._supervise, actor, name=TASK_NAME)
         self._task_context.copy().run(start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set as AbstractSet
 from typing import ClassVar, TypeAlias
 
 import attrs
@@ -24,6 +24,7 @@ from hermes.agents.providers.base import (
 )
 from hermes.agents.providers.prompt_cache import PromptCache, TurnMessages
 from hermes.agents.providers.retries import Retries
+from hermes.agents.tools.client_tools import history_and_input, plan_turn, with_own_ids
 from hermes.agents.tools.toolbox import Toolbox, ToolOutcome
 from hermes.agents.turn_texts import texts_of
 from hermes.background import start_soon
@@ -95,6 +96,8 @@ class _Progress:
     """The messages and provider calls of a turn so far."""
 
     messages: TurnMessages
+    provider: Provider
+    """The model, as the client of the turn wants it."""
     rows: list[Message] = attrs.Factory(list)
     files: dict[str, StoredFile] = attrs.Factory(dict)
     """The files of tools that the user gets, by id."""
@@ -122,8 +125,15 @@ class _Progress:
             files=[*self.files.values()],
         )
 
-    def failure(self, error: str) -> TurnResult:
-        return TurnResult(failed=True, error=error, api_calls=self.api_calls)
+    def pause(self, text: str | None, calls: Sequence[ToolCall]) -> TurnResult:
+        """Return the result of a turn that goes on when the client has made these calls."""
+        files = [*self.files.values()]
+        return TurnResult(
+            text=text, rows=self.rows, api_calls=self.api_calls, files=files, calls=calls
+        )
+
+    def failure(self, error: str, kind: str) -> TurnResult:
+        return TurnResult(failed=True, error=error, error_kind=kind, api_calls=self.api_calls)
 
     def refusal(self, error: BudgetSpent, texts: Texts) -> TurnResult:
         """Return the result of a turn that may cost no more: to try again does not help."""
@@ -133,6 +143,7 @@ class _Progress:
             rows=self.rows,
             failed=True,
             error=why,
+            error_kind=type(error).__name__,
             api_calls=self.api_calls,
             files=[*self.files.values()],
         )
@@ -182,33 +193,43 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
     async def run(self, turn: Turn, /) -> TurnResult:
         """Answer a turn: call the model and run tools until it answers without tool calls.
 
-        A `ProviderError` becomes a failed result. Raises `ContextOverflow` if the conversation is
-        too long for the model.
+        A call of a tool that the client runs ends the turn, after the other calls of the same
+        message. A `ProviderError` becomes a failed result. Raises `ContextOverflow` if the
+        conversation is too long for the model.
         """
-        history = self._prompts.history(turn.session_id, turn.history)
-        progress = _Progress(self._prompts.start_turn(turn.session_id))
-        progress.messages.add(turn.input)
-        if turn.decided_calls:
-            await self._run_approved(turn, progress)
-        facts = self._facts(turn) if self._facts else None
-        suffix = [Message("user", facts)] if facts else []
+        rows, new = history_and_input(turn)
+        history = self._prompts.history(turn.session_id, rows)
+        messages = self._prompts.start_turn(turn.session_id)
+        progress = _Progress(messages, self._provider)
+        messages.add(new)
         try:
-            for _ in range(self._max_steps):
-                messages = progress.messages
-                encoded = self._provider.body(
+            plan = plan_turn(turn.options, self._provider, self._tools)
+            if turn.decided_calls:
+                await self._run_approved(turn, progress)
+            suffix = [*plan.suffix, *self._current_facts(turn)]
+            for step in range(self._max_steps):
+                progress.provider = plan.later if step else plan.first
+                encoded = progress.provider.body(
                     bytes(history), messages.encoded, messages.suffix(suffix)
                 )
                 body = with_files(encoded, turn.open_file, self._rejected)
                 completion = await self._complete(turn, body, progress)
                 if not completion.message.tool_calls:
                     return progress.result(completion, turn)
-                await self._run_tools(turn, completion, progress)
+                waiting = await self._run_tools(turn, completion, progress, plan.client_tools)
+                if waiting:
+                    return progress.pause(completion.message.content, waiting)
         except BudgetSpent as error:
             return progress.refusal(error, texts_of(turn))
         except ProviderError as error:
             _raise_if_overflow(turn, error)
-            return progress.failure(error.text(texts_of(turn)))
-        return progress.failure(texts_of(turn).too_many_steps.format(steps=self._max_steps))
+            return progress.failure(error.text(texts_of(turn)), error.kind)
+        text = texts_of(turn).too_many_steps.format(steps=self._max_steps)
+        return progress.failure(text, "TooManySteps")
+
+    def _current_facts(self, turn: Turn) -> list[Message]:
+        facts = self._facts(turn) if self._facts else None
+        return [Message("user", facts)] if facts else []
 
     async def _complete(
         self, turn: Turn, body: bytes | FileBody, progress: _Progress
@@ -276,12 +297,12 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         self, turn: Turn, body: bytes | FileBody, progress: _Progress, relay: _DeltaRelay
     ) -> Completion:
         """Call the provider once, within the budget, and charge the turn for it."""
-        endpoint = self._provider.endpoint
+        endpoint = progress.provider.endpoint
         expected = self._spending.expected(endpoint.model, body, endpoint.max_tokens)
         async with self._spending.allowed(turn.spent, expected):
             progress.api_calls += 1
             try:
-                completion = await self._provider.complete(body, relay.feed)
+                completion = await progress.provider.complete(body, relay.feed)
             except BaseException:
                 if relay.attempt_started:  # the provider bills an answer that was interrupted
                     estimate = replace(expected, output_tokens=0, cost=None, provider=endpoint.name)
@@ -297,12 +318,28 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
             message = Message("assistant", tool_calls=tuple(calls))
             await self._run_tools(turn, Completion(message), progress)
 
-    async def _run_tools(self, turn: Turn, completion: Completion, progress: _Progress) -> None:
-        """Run the tool calls of a message concurrently; the results keep the order of the calls."""
-        message = completion.message
+    async def _run_tools(
+        self,
+        turn: Turn,
+        completion: Completion,
+        progress: _Progress,
+        client_tools: AbstractSet[str] = frozenset(),
+    ) -> list[ToolCall]:
+        """Run the tool calls of a message concurrently; the results keep the order of the calls.
+
+        Returns the calls that the client makes.
+        """
+        message = with_own_ids(completion.message, client_tools, progress.rows)
         results: dict[int, tuple[Message, Sequence[StoredFile]]] = {}
         # A truncated call may still be valid JSON, with arguments missing.
         truncated = len(message.tool_calls) - 1 if completion.truncated else None
+        own: list[tuple[int, ToolCall]] = []
+        waiting: list[ToolCall] = []
+        for number, each in enumerate(message.tool_calls):
+            if each.name in client_tools and number != truncated:
+                waiting.append(each)
+            else:
+                own.append((number, each))
 
         async def run(index: int, call: ToolCall) -> None:
             if index == truncated:
@@ -318,16 +355,17 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         # If the turn fails or is interrupted, its rows are built from these events, so they are
         # emitted in the order of the message and not in the order in which the tasks start.
         turn.emit(AssistantMessage(message))
-        for call in message.tool_calls:
+        for _, call in own:
             turn.emit(ToolStarted(call))
         async with trio.open_nursery() as nursery:
-            for index, call in enumerate(message.tool_calls):
+            for index, call in own:
                 start_soon(nursery, run, index, call)
         finished = [results[index] for index in sorted(results)]
         progress.add([message, *(row for row, _ in finished)])
         progress.keep([file for _, files in finished for file in files])
-        if steered := turn.steered():
+        if not waiting and (steered := turn.steered()):
             progress.add(steered)
+        return waiting
 
     async def aclose(self) -> None:
         """Discard the encoded histories. The HTTP client stays open; its creator closes it."""

@@ -27,6 +27,7 @@ from hermes.messages import (
     Source,
     StoredFile,
     StoredMessage,
+    TurnOptions,
     Usage,
 )
 from hermes.protocols import Turn
@@ -75,8 +76,13 @@ class RemoteTurn:
         return self._turn.metadata
 
     @property
+    def options(self) -> TurnOptions:
+        """What an API client wants of this turn."""
+        return self._turn.options
+
+    @property
     def input(self) -> Sequence[Message]:
-        """The messages to answer."""
+        """The messages to answer, and before them the results of a client's tools."""
         return self._turn.input
 
     @property

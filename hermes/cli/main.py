@@ -31,6 +31,7 @@ commands:
   status    print the status of a running bot
   reload    let a running bot read its configuration again
   store     list, search, export, back up and repair conversations
+  tokens    create, list and revoke bearer tokens of the HTTP API
   setup     connect a model: writes a configuration and starts a chat
   doctor    check the installation, the configuration and everything it names
 
@@ -106,6 +107,12 @@ def _store(arguments: Sequence[str]) -> int:
     return store(arguments)
 
 
+def _tokens(arguments: Sequence[str]) -> int:
+    from hermes.cli.tokens import main as tokens  # noqa: PLC0415
+
+    return tokens(arguments)
+
+
 def _setup(arguments: Sequence[str]) -> int:
     from hermes.cli.setup import main as setup  # noqa: PLC0415
 
@@ -124,6 +131,7 @@ COMMANDS: dict[str, Run] = {
     "status": _status,
     "reload": _reload,
     "store": _store,
+    "tokens": _tokens,
     "setup": _setup,
     "doctor": _doctor,
 }

@@ -1,7 +1,7 @@
 """Open a runtime inside a Trio, a synchronous or an asyncio program.
 
 None of these imports trio_asyncio. To read the code: trio_host, proxies, verbs, blocking_host,
-asyncio_host, asyncio_bridge.
+asyncio_host, asyncio_bridge, asyncio_http.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AsyncioRuntime as AsyncioRuntime,
         open_runtime_asyncio as open_runtime_asyncio,
     )
+    from hermes.embed.asyncio_http import open_http_app as open_http_app
     from hermes.embed.blocking_host import (
         BlockingConversation as BlockingConversation,
         BlockingRuntime as BlockingRuntime,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "agent": "ReplyAgent ReplyFunction",
     "asyncio_host": "AsyncioConversation AsyncioRuntime open_runtime_asyncio",
+    "asyncio_http": "open_http_app",
     "blocking_host": "BlockingConversation BlockingRuntime start_runtime",
     "proxies": "AsyncioStream AsyncioSubscription BlockingStream BlockingSubscription",
     "trio_host": "RuntimeOptions Setup open_runtime",

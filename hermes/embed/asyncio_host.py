@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar, Unpack
 
-from hermes.actors.admin import AdapterState, Admin
+from hermes.actors.admin import AdapterState, Admin, ApiRecords
 from hermes.actors.conversation import Conversation
 from hermes.actors.event_bus import EventCallback
 from hermes.actors.runtime import Runtime
@@ -23,7 +23,13 @@ from hermes.embed.asyncio_bridge import on_host_loop
 from hermes.embed.proxies import AsyncioProxy, AsyncioSubscription, run_for_host
 from hermes.embed.runtime_thread import RuntimeThread, await_future
 from hermes.embed.trio_host import RuntimeOptions, Setup, enter_setup, open_runtime
-from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
+from hermes.embed.verbs import (
+    AdapterStateVerbs,
+    AdminVerbs,
+    ApiRecordsVerbs,
+    ConversationVerbs,
+    RuntimeVerbs,
+)
 from hermes.errors import ActorStopped, StoreFailed
 from hermes.messages import Source
 from hermes.texts import Texts
@@ -46,6 +52,10 @@ class AsyncioAdapterState(AdapterStateVerbs, AsyncioProxy[AdapterState]):
     """The verbs of `AdapterState`, awaited on the host's loop."""
 
 
+class AsyncioApiRecords(ApiRecordsVerbs, AsyncioProxy[ApiRecords]):
+    """The verbs of `ApiRecords`, awaited on the host's loop."""
+
+
 class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
     """The verbs of `Runtime`, awaited on the host's loop.
 
@@ -56,6 +66,7 @@ class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
         super().__init__(portal, target)
         self.admin: AsyncioAdmin = AsyncioAdmin(portal, target.admin)
         self.adapter_state: AsyncioAdapterState = AsyncioAdapterState(portal, target.adapter_state)
+        self.api: AsyncioApiRecords = AsyncioApiRecords(portal, target.api)
         self.texts: Texts = target.texts
 
     def conversation(

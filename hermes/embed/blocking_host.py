@@ -9,14 +9,20 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TypeVar, Unpack
 
-from hermes.actors.admin import AdapterState, Admin
+from hermes.actors.admin import AdapterState, Admin, ApiRecords
 from hermes.actors.conversation import Conversation
 from hermes.actors.event_bus import EventCallback
 from hermes.actors.runtime import Runtime
 from hermes.embed.proxies import BlockingProxy, BlockingSubscription, run_for_host
 from hermes.embed.runtime_thread import RuntimeThread, wait_for
 from hermes.embed.trio_host import RuntimeOptions, Setup, open_with_setup
-from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
+from hermes.embed.verbs import (
+    AdapterStateVerbs,
+    AdminVerbs,
+    ApiRecordsVerbs,
+    ConversationVerbs,
+    RuntimeVerbs,
+)
 from hermes.errors import ActorStopped, StoreFailed
 from hermes.messages import Source
 from hermes.texts import Texts
@@ -39,6 +45,10 @@ class BlockingAdapterState(AdapterStateVerbs, BlockingProxy[AdapterState]):
     """The verbs of `AdapterState`, each waiting for its result."""
 
 
+class BlockingApiRecords(ApiRecordsVerbs, BlockingProxy[ApiRecords]):
+    """The verbs of `ApiRecords`, each waiting for its result."""
+
+
 class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
     """The verbs of `Runtime`, each waiting for its result. Threads may share it.
 
@@ -51,6 +61,7 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
         self.adapter_state: BlockingAdapterState = BlockingAdapterState(
             portal, target.adapter_state
         )
+        self.api: BlockingApiRecords = BlockingApiRecords(portal, target.api)
         self.texts: Texts = target.texts
 
     def conversation(

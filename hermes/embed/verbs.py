@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import MethodType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
-from hermes.actors.admin import AdapterState, Admin
+from hermes.actors.admin import AdapterState, Admin, ApiRecords
 from hermes.actors.conversation import Conversation
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
@@ -226,6 +226,7 @@ class AdminVerbs:
     delete: Final = verb(Admin.delete)
     running_turns: Final = plain(Admin.running_turns)
     statistics: Final = verb(Admin.statistics)
+    commit_seconds: Final = plain(Admin.commit_seconds)
     passivate: Final = plain(Admin.passivate)
 
 
@@ -234,3 +235,62 @@ class AdapterStateVerbs:
 
     get: Final = verb(AdapterState.get)
     set: Final = verb(AdapterState.set)
+
+
+class ApiRecordsVerbs:
+    """The verbs of `ApiRecords`."""
+
+    get_response: Final = verb(ApiRecords.get_response)
+    find_response: Final = verb(ApiRecords.find_response)
+    response_to: Final = verb(ApiRecords.response_to)
+    attach: Final = verb(ApiRecords.attach)
+    end_connection: Final = verb(ApiRecords.end_connection)
+    record_process: Final = verb(ApiRecords.record_process)
+    record_items: Final = verb(ApiRecords.record_items)
+    delete_response: Final = verb(ApiRecords.delete_response)
+    list_responses: Final = verb(ApiRecords.list_responses)
+    delete_responses: Final = verb(ApiRecords.delete_responses)
+    cancel_turn: Final = verb(ApiRecords.cancel_turn)
+    add_messages: Final = verb(ApiRecords.add_messages)
+    waiting_calls: Final = verb(ApiRecords.waiting_calls)
+    current_agent: Final = plain(ApiRecords.current_agent)
+    list_agents: Final = plain(ApiRecords.list_agents)
+    attachment_limits: Final = plain(ApiRecords.attachment_limits)
+    find_file: Final = verb(ApiRecords.find_file)
+    list_files: Final = verb(ApiRecords.list_files)
+    keep_file: Final = verb(ApiRecords.keep_file)
+    copy_file: Final = verb(ApiRecords.copy_file)
+    delete_file: Final = verb(ApiRecords.delete_file)
+    open_branch: Final = verb(ApiRecords.open_branch)
+    list_branches: Final = verb(ApiRecords.list_branches)
+    add_token: Final = verb(ApiRecords.add_token)
+    find_token: Final = verb(ApiRecords.find_token)
+    valid_tokens: Final = verb(ApiRecords.valid_tokens)
+    valid_digests: Final = verb(ApiRecords.valid_digests)
+    list_tokens: Final = verb(ApiRecords.list_tokens)
+    revoke_token: Final = verb(ApiRecords.revoke_token)
+    wait_revoked: Final = verb(ApiRecords.wait_revoked)
+    conversations: Final = verb(ApiRecords.conversations)
+    view: Final = verb(ApiRecords.view)
+    stamps: Final = verb(ApiRecords.stamps)
+    delete_conversation: Final = verb(ApiRecords.delete_conversation)
+    search: Final = verb(ApiRecords.search)
+    outcome: Final = verb(ApiRecords.outcome)
+    approvals: Final = verb(ApiRecords.approvals)
+    approval: Final = verb(ApiRecords.approval)
+    allowed_tools: Final = verb(ApiRecords.allowed_tools)
+    revoke_tool: Final = verb(ApiRecords.revoke_tool)
+    usage: Final = verb(ApiRecords.usage)
+    spent: Final = verb(ApiRecords.spent)
+    lanes: Final = verb(ApiRecords.lanes)
+    pairings: Final = verb(ApiRecords.pairings)
+    principals: Final = verb(ApiRecords.principals)
+    approve_pairing: Final = verb(ApiRecords.approve_pairing)
+    unpair: Final = verb(ApiRecords.unpair)
+    process_id: Final = plain(ApiRecords.process_id)
+    health: Final = verb(ApiRecords.health)
+    waiting_approvals: Final = verb(ApiRecords.waiting_approvals)
+    recent_rows: Final = plain(ApiRecords.recent_rows)
+    published: Final = plain(ApiRecords.published)
+    progress: Final = plain(ApiRecords.progress)
+    actors: Final = plain(ApiRecords.actors)

@@ -28,6 +28,7 @@ from hermes.messages.approvals import (
 from hermes.messages.attachments import (
     Attachment as Attachment,
     AttachmentKind as AttachmentKind,
+    FileRecord as FileRecord,
     PartType as PartType,
     StoredFile as StoredFile,
     file_id_of as file_id_of,
@@ -59,6 +60,18 @@ from hermes.messages.replies import (
     Reply as Reply,
     ReplyStatus as ReplyStatus,
     Usage as Usage,
+)
+from hermes.messages.requests import (
+    NO_OPTIONS as NO_OPTIONS,
+    TOKEN_ROLES as TOKEN_ROLES,
+    ApiRequest as ApiRequest,
+    ApprovalDecision as ApprovalDecision,
+    ConnectionState as ConnectionState,
+    Opening as Opening,
+    StoredResponse as StoredResponse,
+    Token as Token,
+    ToolOutput as ToolOutput,
+    TurnOptions as TurnOptions,
 )
 from hermes.messages.sessions import (
     RUNTIME_HOLDER as RUNTIME_HOLDER,
@@ -107,4 +120,21 @@ from hermes.messages.turns import (
     ToolCallRecord as ToolCallRecord,
     TurnCommit as TurnCommit,
     TurnResult as TurnResult,
+)
+from hermes.messages.views import (
+    ActorInfo as ActorInfo,
+    AdmissionHealth as AdmissionHealth,
+    AdmissionLevel as AdmissionLevel,
+    CacheHealth as CacheHealth,
+    ConversationSummary as ConversationSummary,
+    ConversationView as ConversationView,
+    EventHealth as EventHealth,
+    KnownRows as KnownRows,
+    LaneInfo as LaneInfo,
+    OpenMessage as OpenMessage,
+    StoreHealth as StoreHealth,
+    StoreSnapshot as StoreSnapshot,
+    ToolProgress as ToolProgress,
+    TurnProgress as TurnProgress,
+    TurnUsage as TurnUsage,
 )

@@ -9,7 +9,7 @@ import msgspec
 ApprovalState: TypeAlias = Literal["pending", "approved", "denied", "used", "expired"]
 QuestionDelivery: TypeAlias = Literal["outbox", "client", "host"]
 """What delivers a question to the user: an adapter, from the outbox; the connection of a JSON-RPC
-client; or the program that runs the conversation."""
+client, or the response to an API client; or the program that runs the conversation."""
 
 
 class Approval(msgspec.Struct, frozen=True):

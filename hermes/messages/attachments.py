@@ -88,6 +88,19 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in fields.items() if value is not None}
 
 
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored file, with what the store knows about it."""
+
+    file: StoredFile
+    created_at: float
+    purpose: str | None = None
+    """What it was uploaded for; None for a file of a message or an answer."""
+    hash: str = ""
+    """The SHA-256 of its content, in hexadecimal digits."""
+    keys: tuple[str, ...] = ()
+    """The conversations that can read it, if they were asked for."""
+
+
 def file_id_of(part: JsonObject) -> str | None:
     """Return the id of the stored file that a part names, or None."""
     file_id = part.get("file")

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hermes.messages.replies import Reply
+from hermes.messages.requests import ApiRequest, Source as Source
 from hermes.messages.sessions import Route
 from hermes.messages.transcript import Head, JsonObject, Message
 from hermes.messages.transcripts import with_parts
@@ -23,18 +24,6 @@ APPROVAL = "approval"
 Ids of this form are reserved: others must not use them.
 """
 _decision = re.compile(f"{APPROVAL}:([0-9]{{1,18}})").fullmatch
-
-
-class Source(msgspec.Struct, frozen=True):
-    """Where an inbound message comes from, in the platform's own ids."""
-
-    platform: str = "embedded"
-    account: str = ""
-    chat_id: str | None = None
-    chat_type: str = "dm"
-    thread_id: str | None = None
-    user_id: str | None = None
-    user_name: str | None = None
 
 
 class Inbound(msgspec.Struct, frozen=True):
@@ -72,11 +61,21 @@ class Inbound(msgspec.Struct, frozen=True):
     edits: str | None = None
     """The platform id of the message that this one is a new version of."""
 
+    request: ApiRequest | None = None
+    """The request of an API client that this message came with. It has a turn of its own."""
+
     @property
     def decided_call(self) -> int | None:
         """The number of the tool call that the user has decided about, if this message says so."""
         found = _decision(self.event_id)
         return None if found is None else int(found[1])
+
+    @property
+    def decided_calls(self) -> list[int]:
+        """The numbers of all tool calls that the user has decided about with this message."""
+        if self.request is not None:
+            return [decision.approval_id for decision in self.request.decisions]
+        return [] if self.decided_call is None else [self.decided_call]
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
@@ -110,6 +109,17 @@ class InboxRow(msgspec.Struct, frozen=True):
         row = Message("user", inbound.text, self.accepted_at)
         row = row if inbound.parts is None else with_parts(row, inbound.parts)
         return row if inbound.platform_message_id is None else _of_platform(row, inbound)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The message as transcript rows: an API client may also return results of its tools."""
+        return [self.message] if self.inbound.request is None else _of_client(self)
+
+
+def _of_client(row: InboxRow) -> list[Message]:
+    """Return the rows of an API client's request."""
+    request = row.inbound.request
+    return [row.message] if request is None else request.rows(row.message)
 
 
 def _of_platform(row: Message, inbound: Inbound) -> Message:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from hermes.messages.approvals import Approval
 from hermes.messages.attachments import StoredFile
-from hermes.messages.transcript import JsonObject
+from hermes.messages.transcript import JsonObject, StoredMessage, ToolCall
 
 BuildReason: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
 """Why an agent was built instead of reused."""
@@ -49,7 +51,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="re
     build_reason: BuildReason | None = None
     """Why the agent was built for this turn; None if the cached one was reused."""
     error_kind: str | None = None
-    """The class name of the error, without its message."""
+    """The class of the error, without its message: that of an exception, `TurnResult.error_kind`,
+    or "agent" for other failed results."""
     reference: str | None = None
     """Finds the exception of a failed turn in the log. Its message is not in `text` or `error`."""
     data: object = None
@@ -62,3 +65,13 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="re
     questions, `text` begins with them."""
     files: tuple[StoredFile, ...] = ()
     """The files of the answer. `Conversation.read_file` returns their content."""
+    messages: tuple[int, int] | None = None
+    """The ids of the first and the last row of the turn in the transcript, if it has any."""
+    calls: tuple[ToolCall, ...] = ()
+    """The calls of a client's own tools, with which the turn has ended. The client answers them in
+    its next request."""
+
+    def stored_in(self, session_id: str, rows: Sequence[StoredMessage]) -> Reply:
+        """Return the reply with the session that its turn was committed to, and its rows."""
+        ids = (rows[0].id, rows[-1].id) if rows else None
+        return replace(self, session_id=session_id, messages=ids)

@@ -14,7 +14,7 @@ from hermes.messages.attachments import Attachment, StoredFile
 from hermes.messages.outbox import Outbound
 from hermes.messages.replies import BuildReason, Reply, Usage
 from hermes.messages.sessions import ConversationSettings, ExpiryPolicy
-from hermes.messages.transcript import Head, Message, StoredMessage
+from hermes.messages.transcript import Head, Message, StoredMessage, ToolCall
 
 
 @attrs.frozen(kw_only=True)
@@ -84,10 +84,16 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool = False
     interrupted: bool = False
     error: str | None = None
+    error_kind: str | None = None
+    """The class of the error of a failed result, for `Reply.error_kind`; None means "agent"."""
     data: object = None
     """A structured result, as a JSON value. The host finds it in `Reply.data`."""
     files: Sequence[Attachment | StoredFile] = ()
     """Files that the user gets with the answer. The host finds them in `Reply.files`."""
+    calls: Sequence[ToolCall] = ()
+    """Calls of the client's own tools (`TurnOptions.tools`), which the client makes now. They are
+    among the calls of the last assistant message in `rows`, and have no results there. The client
+    finds them in `Reply.calls`, and returns the results as the input of a later turn."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -159,6 +165,8 @@ class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
     """When the conversation expires, counted from now."""
     reply: Reply | None = None
     """What callers of these messages get, now or later."""
+    stored: bool = True
+    """Whether the turn belongs to a session. If not, only its usage and its reply are stored."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -175,6 +183,8 @@ class Committed(msgspec.Struct, frozen=True):
     """The added rows, as they are stored."""
     title: str | None = None
     """The pending title, if the session got it with this turn."""
+    reply: Reply | None = None
+    """The reply as it is stored."""
 
 
 class Discarded(msgspec.Struct, frozen=True):

@@ -41,7 +41,11 @@ from hermes.protocols.catalog import (
 )
 from hermes.protocols.files import FileReader as FileReader, FileStore as FileStore
 from hermes.protocols.inbox import InboxStore as InboxStore
-from hermes.protocols.records import AccessStore as AccessStore, ToolRecords as ToolRecords
+from hermes.protocols.records import (
+    AccessStore as AccessStore,
+    ApiStore as ApiStore,
+    ToolRecords as ToolRecords,
+)
 from hermes.protocols.store import (
     CompressionStore as CompressionStore,
     OutboxStore as OutboxStore,
@@ -50,3 +54,4 @@ from hermes.protocols.store import (
     TranscriptStore as TranscriptStore,
     UsageStore as UsageStore,
 )
+from hermes.protocols.views import ViewStore as ViewStore

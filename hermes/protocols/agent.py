@@ -24,6 +24,7 @@ from hermes.messages import (
     StoredFile,
     StoredMessage,
     Title,
+    TurnOptions,
     TurnResult,
     Usage,
 )
@@ -152,8 +153,13 @@ class Turn(Protocol):
         ...
 
     @property
+    def options(self) -> TurnOptions:
+        """What an API client wants of this turn: its tools, instructions, sampling settings."""
+        ...
+
+    @property
     def input(self) -> Sequence[Message]:
-        """The messages to answer."""
+        """The messages to answer, and before them the results of a client's tools."""
         ...
 
     @property

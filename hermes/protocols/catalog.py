@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from hermes.messages import ConversationSettings, Source
+from hermes.messages import AttachmentKind, ConversationSettings, Source
 
 
 class ToolInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +37,8 @@ class AgentChoice(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The model that answers."""
     tools: tuple[ToolInfo, ...] = ()
+    takes: tuple[AttachmentKind, ...] = ()
+    """What the model takes beside text."""
 
 
 class AgentCatalog(Protocol):

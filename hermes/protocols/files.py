@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from hermes.messages import Attachment, StoredFile
+from hermes.messages import Attachment, FileRecord, StoredFile
 
 
 class FileReader(Protocol):
@@ -48,4 +48,30 @@ class FileStore(Protocol):
 
     def discard_file(self, file_id: str, *, session_key: str) -> Awaitable[bool]:
         """Delete a file that no message names. Returns whether there was one."""
+        ...
+
+    def find_file(self, file_id: str) -> Awaitable[FileRecord | None]:
+        """Return a file with the keys that can read it; None if there is none with this id."""
+        ...
+
+    def list_files(
+        self,
+        session_key: str,
+        *,
+        purpose: str | None = None,
+        after: str | None = None,
+        limit: int = ...,
+        oldest_first: bool = False,
+    ) -> Awaitable[list[FileRecord]]:
+        """Return the files that were uploaded for themselves, newest first."""
+        ...
+
+    def keep_file(self, file_id: str, *, session_key: str, purpose: str) -> Awaitable[bool]:
+        """Keep a file until it is deleted, although no message names it."""
+        ...
+
+    def copy_file(
+        self, file_id: str, *, session_key: str, to: str, principal: str | None = None
+    ) -> Awaitable[StoredFile]:
+        """Return a file of `to` with the content of a file that `session_key` can read."""
         ...

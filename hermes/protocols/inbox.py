@@ -14,10 +14,13 @@ from hermes.messages import (
     InboxReply,
     InboxRow,
     JsonObject,
+    Message,
     MessageOutcome,
     Outbound,
     Posted,
     Source,
+    StoredMessage,
+    ToolCall,
     TurnCommit,
     Withdrawn,
 )
@@ -30,6 +33,35 @@ class InboxStore(Protocol):
         self, inbound: Inbound, *, policy: ExpiryPolicy = ..., max_queued: int = ...
     ) -> Awaitable[Accepted]:
         """Store an inbound message. Raises `Overloaded` if too many of its key are open."""
+        ...
+
+    def accept_request(
+        self, inbound: Inbound, *, policy: ExpiryPolicy = ..., max_queued: int = ...
+    ) -> Awaitable[Accepted]:
+        """Store the message of an API client, with results and decisions that it returns.
+
+        Raises `RequestRefused` if nothing waits for them.
+        """
+        ...
+
+    def open_branch(
+        self,
+        session_key: str,
+        source: Source,
+        rows: Sequence[Message] = (),
+        *,
+        of: str | None = None,
+        upto: int = 0,
+    ) -> Awaitable[int]:
+        """Start the session of a key as a branch: with messages up to `upto`, then with `rows`."""
+        ...
+
+    def list_branches(self, prefix: str, limit: int = 30) -> Awaitable[list[str]]:
+        """Return the session keys that begin with this text, last active first."""
+        ...
+
+    def waiting_calls(self, session_key: str) -> Awaitable[list[ToolCall]]:
+        """Return the calls of a client's tools that wait for their results."""
         ...
 
     def commit_turn(self, turn: TurnCommit) -> Awaitable[Committed | Discarded]:
@@ -85,6 +117,15 @@ class InboxStore(Protocol):
         """Append a message of the assistant to the current session, and enqueue its delivery.
 
         Raises `UnknownFile` if the conversation cannot read a file that `parts` names.
+        """
+        ...
+
+    def add_messages(
+        self, session_key: str, rows: Sequence[Message], source: Source
+    ) -> Awaitable[list[StoredMessage]]:
+        """Append messages of a history to the current session; no turn answers them.
+
+        Raises `UnknownFile` if the conversation cannot read a file that a message names.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Records beside the conversations: tool calls, approvals, paired users."""
+"""Records beside the conversations: tool calls, approvals, API responses, users and tokens."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hermes.messages import (
     ExpiryPolicy,
     Inbound,
     InboxReply,
+    JsonObject,
     Outbound,
     Pairing,
     PairingRejected,
@@ -17,6 +18,8 @@ from hermes.messages import (
     QuestionDelivery,
     Role,
     Source,
+    StoredResponse,
+    Token,
     ToolCallRecord,
 )
 
@@ -94,6 +97,12 @@ class ToolRecords(Protocol):
         """Store a reply that shows a call; `sent` if an adapter sends it."""
         ...
 
+    def list_approvals(
+        self, *, prefixes: Sequence[str] | None = None, after: int = 0, limit: int = 100
+    ) -> Awaitable[list[Approval]]:
+        """Return the approvals that users of keys with these prefixes have to decide."""
+        ...
+
     def pending_approvals(self, session_key: str) -> Awaitable[list[Approval]]:
         """Return the approvals that this conversation's user has to decide, oldest first."""
         ...
@@ -126,6 +135,78 @@ class ToolRecords(Protocol):
         self, session_key: str, tool: str, *, answer: InboxReply | None = None
     ) -> Awaitable[bool]:
         """Ask again for each call of a tool. Returns False if it was not allowed."""
+        ...
+
+
+class ApiStore(Protocol):
+    """Responses to the requests of API clients, and their tokens."""
+
+    def get_response(self, response_id: str) -> Awaitable[StoredResponse | None]:
+        """Return a response."""
+        ...
+
+    def find_response(
+        self, credential: str, idempotency_key: str
+    ) -> Awaitable[StoredResponse | None]:
+        """Return the response to the request of a credential with this idempotency key."""
+        ...
+
+    def response_to(self, inbox_id: int) -> Awaitable[StoredResponse | None]:
+        """Return the response to a message."""
+        ...
+
+    def attach_response(
+        self, credential: str, path: str, digest: str, process: str
+    ) -> Awaitable[StoredResponse | None]:
+        """Attach a retry to the response of an equal request whose connection was lost."""
+        ...
+
+    def end_connection(self, response_id: str, process: str, *, complete: bool) -> Awaitable[bool]:
+        """Record that a connection has ended. Returns False if another one waits now."""
+        ...
+
+    def record_process(self, process: str) -> Awaitable[None]:
+        """Record that a process that serves connections is alive."""
+        ...
+
+    def record_items(self, response_id: str, items: Sequence[JsonObject]) -> Awaitable[bool]:
+        """Replace the output items that clients have seen of a running turn."""
+        ...
+
+    def delete_response(self, response_id: str) -> Awaitable[bool]:
+        """Delete a response. Returns whether there was one."""
+        ...
+
+    def list_responses(self, session_key: str, path: str) -> Awaitable[list[StoredResponse]]:
+        """Return the responses of a key's current session that have ended, oldest first."""
+        ...
+
+    def delete_responses(self, session_key: str) -> Awaitable[int]:
+        """Delete the responses of a key's current session that have ended; returns how many."""
+        ...
+
+    def add_token(self, token: Token, digest: str) -> Awaitable[Token]:
+        """Store a token with the hash of its secret."""
+        ...
+
+    def find_token(self, digest: str) -> Awaitable[Token | None]:
+        """Return the valid token with this hash."""
+        ...
+
+    def valid_tokens(self) -> Awaitable[list[str]]:
+        """Return the ids of the valid tokens."""
+        ...
+
+    def valid_digests(self) -> Awaitable[list[str]]:
+        """Return the hashes of the secrets of the valid tokens."""
+        ...
+
+    def list_tokens(self) -> Awaitable[list[Token]]:
+        """Return all tokens, revoked ones included."""
+        ...
+
+    def revoke_token(self, name: str) -> Awaitable[Token | None]:
+        """Revoke the valid token with this name or id."""
         ...
 
 

@@ -26,6 +26,7 @@ from hermes.messages import (
     SessionSummary,
     Skipped,
     StoredMessage,
+    StoreSnapshot,
     StoreStats,
     Title,
     Transcript,
@@ -33,7 +34,8 @@ from hermes.messages import (
 )
 from hermes.protocols.files import FileStore
 from hermes.protocols.inbox import InboxStore
-from hermes.protocols.records import AccessStore, ToolRecords
+from hermes.protocols.records import AccessStore, ApiStore, ToolRecords
+from hermes.protocols.views import ViewStore
 
 
 class OutboxStore(FileStore, Protocol):
@@ -135,6 +137,7 @@ class TranscriptStore(Protocol):
         query: str,
         *,
         session_key: str | None = None,
+        key_prefixes: Sequence[str] | None = None,
         role: str | None = None,
         limit: int = 20,
     ) -> Awaitable[list[SearchHit]]:
@@ -197,9 +200,10 @@ class SessionStoreVerbs(Protocol):
         *,
         title: str | None = None,
         session_key: str | None = None,
+        before: int | None = None,
         answer: InboxReply | None = None,
     ) -> Awaitable[str]:
-        """Copy a session and point the key at the copy. Returns its id."""
+        """Copy a session, or what precedes a message; point the key at the copy. Returns its id."""
         ...
 
     def get_session(self, session_id: str) -> Awaitable[Session | None]:
@@ -332,6 +336,8 @@ class Store(
     UsageStore,
     ToolRecords,
     AccessStore,
+    ApiStore,
+    ViewStore,
     Protocol,
 ):
     """Everything that a runtime needs of its store."""
@@ -355,6 +361,10 @@ class Store(
 
     def facts(self) -> Awaitable[StoreStats]:
         """Return counts from the tables."""
+        ...
+
+    async def inspect(self) -> StoreSnapshot:
+        """Return what an operator sees of the store."""
         ...
 
     async def wait_hooks(self) -> None:

@@ -126,7 +126,9 @@ async def redact_result(result: TurnResult, redact: Redact) -> TurnResult:
         result,
         text=redact_optional(result.text, redact),
         error=redact_optional(result.error, redact),
+        error_kind=redact_optional(result.error_kind, redact),
         data=redact_all(result.data, redact),
+        calls=redact_all(result.calls, redact),
     )
 
 

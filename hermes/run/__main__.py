@@ -18,6 +18,7 @@ from hermes.run.configuration import (
     add_agent_options,
     add_file_options,
     database_path,
+    http_address,
 )
 from hermes.run.references import check_references, secret_values
 from hermes.run.status import print_status, status_of
@@ -53,7 +54,8 @@ Telegram, are served at the same time.
 """
 RUN_DESCRIPTION = """\
 Run the bot on the platforms of the configuration, such as Telegram, without a chat in the
-terminal; or over JSON-RPC, with --stdio. `hermes chat` attaches to a running bot.
+terminal; over HTTP, with --http; or over JSON-RPC, with --stdio. `hermes chat` attaches to a
+running bot.
 """
 MODELS = """
 A model answers if the configuration or --model names one, or if OPENAI_BASE_URL, OPENAI_API_KEY,
@@ -194,6 +196,8 @@ def _parser(command: Command) -> argparse.ArgumentParser:
     add = adder("interfaces")
     add("--no-console", action="store_true", help="do not open a chat in the terminal")
     add("--stdio", action="store_true", help="serve JSON-RPC on standard input and output")
+    add("--http", metavar="HOST:PORT", nargs="?", const={}, type=http_address,
+        help="serve OpenAI's APIs and that of Hermes (default: 127.0.0.1:8420)")  # fmt: skip
     add = adder("information")
     add("--status", action="store_true", help="print the status of a running bot and exit")
     status = "" if "--status" in command.hidden else "the status, or "
@@ -215,6 +219,8 @@ def _check_chat_options(
     for name in ("new", "attach", "save"):
         if vars(options)[name] and options.prompt is None:
             parser.error(f"--{name} requires -p")
+    if options.http is not None and options.prompt is not None:
+        parser.error("--http has no effect with -p; remove it")
 
 
 def _reserve_stdio(options: argparse.Namespace) -> AbstractContextManager[ReservedStdio]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -29,7 +29,7 @@ from hermes.run import logs
 from hermes.run.agent_setup import AgentSetup, open_agent_setup
 from hermes.run.attached import ChatOptions, ask_bot, ask_runtime, chat_with_bot, connect_to_bot
 from hermes.run.configuration import Configuration, database_path, expand_path
-from hermes.run.platforms import Platform, open_platforms
+from hermes.run.platforms import Platform, describe_http, open_platforms, serving_http
 from hermes.run.references import resolve_hooks, secret_values
 from hermes.run.reload import Reloader, access_rules, reloading
 from hermes.run.telemetry import Telemetry
@@ -51,7 +51,7 @@ GREETING = """\
 Hermes {version}. {agent}
 {configuration}
 Conversations are stored in {path}
-{log}/help lists the commands; Ctrl-D exits.
+{http}{log}/help lists the commands; Ctrl-D exits.
 """
 ATTACHED = """\
 Hermes {version}. Attached to the running bot ({owner}).
@@ -69,7 +69,7 @@ NOT_SENT = "Interrupted; the question was not sent."
 BOT_ENDED = "The bot ({owner}) has ended."
 UNANSWERED = "Accepted messages without an answer: {number}; the next start answers them."
 NOTHING_TO_RUN = (
-    "nothing to run: no platform such as [telegram] in the settings; "
+    "nothing to run: no platform such as [telegram] or [http] in the settings; "
     "to chat in the terminal: {chat}"
 )
 
@@ -121,7 +121,7 @@ async def run_bot(
     every turn at the console succeeded. Raises `Stopped` for other exits,
     `SettingsError` if there is nothing to run, and the errors of `open_runtime`.
     """
-    if frontend == "none" and settings.telegram is None:
+    if frontend == "none" and settings.telegram is None and settings.http is None:
         raise SettingsError([Problem(0, "", NOTHING_TO_RUN.format(chat=command("chat")))])
     create_data_directory(settings)
     signals = [signal.SIGTERM, signal.SIGINT]
@@ -133,7 +133,8 @@ async def run_bot(
         try:
             runtime_lock.require_free(path)  # fail now, not after the MCP servers have started
         except StoreInUse:
-            if frontend in {"stdio", "none"} or (stream := await connect_to_bot(path)) is None:
+            alone = frontend in {"stdio", "none"} or "http" in configuration.overrides
+            if alone or (stream := await connect_to_bot(path)) is None:
                 raise
             return await _attach(settings, path, stream, shutdown, chat)
         return await _run(settings, configuration, frontend, shutdown, stdio, chat)
@@ -224,15 +225,15 @@ async def _run(
             frozenset(secrets), telemetry.show_settings,
         )  # fmt: skip
         await stack.enter_async_context(reloading(reloader, path, shutdown.request))
-        await _greet(console, runtime, agent, configuration, path)
+        serving = _serving_http(settings, runtime, frontend, telemetry)
+        url = telemetry.http = await stack.enter_async_context(serving)
+        await _greet(console, runtime, agent, _where(configuration, path, url))
         clients = serve_socket(runtime, resolve(path)) if settings.socket else nullcontext()
-        async with clients, receiving(platforms, runtime, required=frontend == "none"):
+        async with clients, receiving(platforms, runtime, required=frontend == "none" and not url):
             if frontend != "stdio":
                 return await _serve_console(runtime, console, shutdown, chat)
             answered = await _serve_stdio(runtime, settings, shutdown, stdio)
-        await runtime.drain(None if answered else 0)  # 0: they had their time
-        await _require_answered(runtime)
-        return True
+        return await _finish_stdio(runtime, answered=answered)
 
 
 def _telemetry(
@@ -251,6 +252,7 @@ def _telemetry(
         mcp_servers=agent.servers,
         dropped=logs.dropped,
         redact=redactor,
+        otel=settings.otel,
     )
 
 
@@ -259,6 +261,15 @@ def _open_platforms(
 ) -> AbstractAsyncContextManager[Sequence[Platform]]:
     """Open the platforms; none for a single question."""
     return nullcontext(()) if frontend == "once" else open_platforms(settings)
+
+
+def _serving_http(
+    settings: Settings, runtime: Runtime, frontend: Frontend, telemetry: Telemetry
+) -> AbstractAsyncContextManager[str | None]:
+    """Serve HTTP, if the settings say so; not for a single question."""
+    if frontend == "once":
+        return nullcontext()
+    return serving_http(settings, runtime, telemetry.collected(runtime))
 
 
 @asynccontextmanager
@@ -294,12 +305,14 @@ async def _serve_stdio(
     return await serve_stdio(runtime, linger=linger, stop=shutdown.requested, descriptors=stdio)
 
 
-async def _require_answered(runtime: Runtime) -> None:
-    """Raise `Stopped` if accepted messages have no answer after the drain."""
+async def _finish_stdio(runtime: Runtime, *, answered: bool) -> bool:
+    """Drain the runtime. Raises `Stopped` if accepted messages have no answer then."""
+    await runtime.drain(None if answered else 0)  # 0: they had their time
     stored = (await runtime.admin.statistics()).store
     if stored is None or stored.inbox_open:
         number = "some" if stored is None else stored.inbox_open
         raise Stopped(EXIT_UNANSWERED, UNANSWERED.format(number=number))
+    return True
 
 
 async def _serve_console(
@@ -326,26 +339,23 @@ def _unless_interrupted(shutdown: Shutdown, *, answered: bool) -> bool:
 
 
 async def _greet(
-    console: Console | None,
-    runtime: Runtime,
-    agent: AgentSetup,
-    configuration: Configuration,
-    path: Path,
+    console: Console | None, runtime: Runtime, agent: AgentSetup, where: Mapping[str, str]
 ) -> None:
     """Let a console say what answers its conversation, which may have chosen an agent."""
     if console is not None:
         chosen = await runtime.conversation(console.session_key).settings()
-        console.greeting = _greeting(agent.greeting(chosen, SOURCE), configuration, path)
+        greeting = agent.greeting(chosen, SOURCE)
+        console.greeting = GREETING.format(version=hermes.__version__, agent=greeting, **where)
 
 
-def _greeting(agent: str, configuration: Configuration, path: Path) -> str:
-    return GREETING.format(
-        version=hermes.__version__,
-        agent=agent,
-        configuration=configuration.describe(),
-        path=path.absolute(),
-        log=f"The log is {logs.log_path(path).absolute()}\n" if logs.at_terminal() else "",
-    )
+def _where(configuration: Configuration, path: Path, url: str | None) -> dict[str, str]:
+    """Return the lines of the greeting that say where things are."""
+    return {
+        "configuration": configuration.describe(),
+        "path": str(path.absolute()),
+        "http": "" if url is None else f"{describe_http(url)}\n",
+        "log": f"The log is {logs.log_path(path).absolute()}\n" if logs.at_terminal() else "",
+    }
 
 
 def _console(path: Path, chat: ChatOptions) -> Console:

@@ -15,6 +15,7 @@ from hermes.config import data_path
 from hermes.run.config_file import ConfigFile, find_config
 from hermes.settings import Check, Problem, Settings, load
 from hermes.settings.environment import chosen_variable
+from hermes.settings.references import expand_path as expand_path
 from hermes.settings.schema import AgentKind, LogForm
 
 
@@ -34,6 +35,14 @@ def add_agent_options(parser: argparse._ActionsContainer) -> None:
     add("--agent", choices=get_args(AgentKind), help="kind of agent")
     add("--model", metavar="NAME", help="name of the model")
     add("--log", choices=get_args(LogForm), help="format of the log")
+
+
+def http_address(text: str) -> dict[str, Any]:
+    """Return the settings that HOST:PORT stands for."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()):
+        raise argparse.ArgumentTypeError("expected HOST:PORT, as in 127.0.0.1:8420")
+    return {"host": host.strip("[]"), "port": int(port)}
 
 
 @attrs.frozen
@@ -117,14 +126,6 @@ def configured_database() -> Path:
     return data_path() if data is None else expand_path(str(data))
 
 
-def expand_path(name: str) -> Path:
-    """Return the path with a leading `~` expanded."""
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:  # no such user; whoever opens the file will report it
-        return Path(name)
-
-
 def _overrides(options: dict[str, Any]) -> dict[str, Any]:
     overrides: dict[str, Any] = {}
     agent = {"kind": options.get("agent"), "model": options.get("model")}
@@ -133,4 +134,6 @@ def _overrides(options: dict[str, Any]) -> dict[str, Any]:
             overrides[name] = given
     if options.get("db") is not None:
         overrides["data"] = str(options["db"])
+    if options.get("http") is not None:
+        overrides["http"] = options["http"]
     return overrides

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from hermes.agents.chat import ChatAgent
 from hermes.agents.compressor import ModelCompressor
 from hermes.agents.factory import ChatAgents
+from hermes.agents.providers.attachments import acceptance_of
 from hermes.agents.providers.base import Endpoint
 from hermes.agents.titler import ModelTitler
 from hermes.agents.tools.toolbox import Tool
@@ -136,7 +137,8 @@ class ModelAgents(AgentCatalog):
             for tool in agents.tools
             if tool.is_for(source.platform)
         )
-        return AgentChoice(name=name, model=agents.endpoint.model, tools=tools)
+        takes = acceptance_of(agents.protocol, agents.endpoint).kinds
+        return AgentChoice(name=name, model=agents.endpoint.model, tools=tools, takes=tuple(takes))
 
     def _build_all(self, settings: Settings, number: int) -> _Built:
         agents = {

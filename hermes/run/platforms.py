@@ -1,7 +1,10 @@
-"""Adapters for the platforms in the settings."""
+"""Adapters for the platforms in the settings, and the HTTP server."""
 
 from __future__ import annotations
 
+import errno
+import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
@@ -9,9 +12,16 @@ from typing import Protocol
 from hermes.actors.runtime import Runtime
 from hermes.protocols import Adapter
 from hermes.run.references import resolve_secret
-from hermes.settings import Settings
+from hermes.settings import Problem, Settings, SettingsError
+from hermes.settings.http import HttpConfig
+from hermes.settings.installation import command
 from hermes.settings.schema import TelegramTable
+from hermes.telemetry.collecting import Collected
 from hermes.texts import Texts
+
+log: logging.Logger = logging.getLogger(__name__)
+
+SERVING = "HTTP: {url}/v1 and {url}/api; to create a token: {create}"
 
 
 class Platform(Adapter, Protocol):
@@ -52,3 +62,42 @@ async def _open_telegram(
         texts=Texts(**settings.texts),
     )
     return await stack.enter_async_context(telegram)
+
+
+@asynccontextmanager
+async def serving_http(
+    settings: Settings, runtime: Runtime, collected: Collected
+) -> AsyncIterator[str | None]:
+    """Serve HTTP during the block, if the settings say so; yields the URL, or None.
+
+    Raises `SettingsError` if it cannot listen at the address.
+    """
+    if settings.http is None:
+        yield None
+        return
+    # Imported here because it needs an extra.
+    from hermes.adapters.http import serve_http  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        try:
+            server = serve_http(runtime, settings.http, collected=collected)
+            url = await stack.enter_async_context(server)
+        except OSError as error:
+            raise SettingsError([_listen_problem(settings.http, error)]) from None
+        log.info("%s", describe_http(url))
+        yield url
+
+
+def describe_http(url: str) -> str:
+    """Return a line about the HTTP server: its URL, and how a client gets a token."""
+    return SERVING.format(url=url, create=command("tokens create NAME"))
+
+
+def _listen_problem(config: HttpConfig, error: OSError) -> Problem:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return Problem(0, "http.host", f"{config.host} is not an address of this machine")
+    if error.errno == errno.EADDRINUSE:
+        message = f"port {config.port} of {config.host} is in use; choose another one"
+        return Problem(0, "http.port", message)
+    reason = f"cannot listen at port {config.port} of {config.host}: {error.strerror}"
+    return Problem(0, "http", reason)

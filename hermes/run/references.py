@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from hermes.adapters.http.hooks.signatures import key_of
 from hermes.agents.tools.toolbox import Tool, tool
 from hermes.messages import Hooks
 from hermes.redaction import Secret, url_credentials
@@ -20,7 +21,9 @@ from hermes.run.configuration import expand_path
 from hermes.settings import Problem, Reference, Settings, SettingsError
 from hermes.settings.agents import DEFAULT_AGENT, agent_tables
 from hermes.settings.environment import default_base_url
-from hermes.settings.installation import missing_extra
+from hermes.settings.http import HookTable
+from hermes.settings.installation import is_installed, missing_extra
+from hermes.settings.references import read_secret
 from hermes.settings.schema import AgentTable, McpTable, TranscriberTable
 from hermes.user_code import contained, describe
 
@@ -33,23 +36,10 @@ def resolve_secret(key: str, reference: Reference) -> Secret:
 
     Raises `SettingsError` if there is none; `key` is the setting with the reference.
     """
-    kind, _, name = reference.partition(":")
-    if kind == "env":
-        if not os.environ.get(name):
-            message = f"the environment variable {name} is not set; set it before Hermes starts"
-            raise _error(key, message)
-        return Secret.env(name)
     try:
-        value = expand_path(name).read_text("utf-8").strip()
-    except FileNotFoundError:
-        raise _error(key, f"there is no file {name}; create it, with the secret in it") from None
-    except OSError as error:
-        raise _error(key, f"cannot read {name}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise _error(key, f"cannot read {name}: not UTF-8 text") from None
-    if not value:
-        raise _error(key, f"{name} is empty; write the secret into it")
-    return Secret(value)
+        return read_secret(reference)
+    except ValueError as error:
+        raise _error(key, str(error)) from None
 
 
 def resolve_function(key: str, name: str) -> Callable[..., Any]:
@@ -98,6 +88,11 @@ def transcriber_key(table: TranscriberTable | None) -> Secret:
     return resolve_secret("transcriber.key", table.key)
 
 
+def hook_tables(settings: Settings) -> dict[str, HookTable]:
+    """Return the webhooks of the HTTP server by name."""
+    return {} if settings.http is None else settings.http.hooks
+
+
 def secret_values(settings: Settings) -> list[str]:
     """Return every value in the settings that must be redacted."""
     agents, telegram = agent_tables(settings), settings.telegram
@@ -110,6 +105,10 @@ def secret_values(settings: Settings) -> list[str]:
     ]
     secrets += [resolve_secret("telegram.token", telegram.token)] if telegram is not None else []
     secrets.append(transcriber_key(settings.transcriber))
+    secrets += [
+        resolve_secret(f"http.hooks.{name}.secret", hook.secret)
+        for name, hook in hook_tables(settings).items()
+    ]
     values = [secret.reveal() for secret in secrets]
     for name, server in settings.mcp.items():
         values += server_secrets(name, server).values()
@@ -148,6 +147,7 @@ def check_references(settings: Settings) -> Iterator[Problem]:
             yield from _problems(resolve_function, f"hooks.{event}[{index}]", name)
     for name, server in settings.mcp.items():
         yield from _check_server(f"mcp.{name}", server)
+    yield from _check_extras(settings)
 
 
 def _table(name: str) -> str:
@@ -210,6 +210,23 @@ def _check_tools(key: str, names: Iterable[str]) -> Iterator[Problem]:
         tools.add(found)
 
 
+def _check_extras(settings: Settings) -> Iterator[Problem]:
+    for extra, table in (("http", settings.http), ("otel", settings.otel)):
+        if table is not None and not is_installed(extra):
+            yield Problem(0, extra, missing_extra(extra))
+    for name, hook in hook_tables(settings).items():
+        yield from _problems(_check_hook, f"http.hooks.{name}.secret", hook)
+
+
+def _check_hook(key: str, hook: HookTable) -> None:
+    """Raise `SettingsError` if the secret of a webhook is missing or not valid."""
+    secret = resolve_secret(key, hook.secret)
+    try:
+        key_of(hook, secret.reveal() or "")
+    except ValueError as error:
+        raise _error(key, str(error)) from None
+
+
 def _check_server(key: str, server: McpTable) -> Iterator[Problem]:
     for name, reference in server.keys.items():
         yield from _problems(resolve_secret, f"{key}.keys.{name}", reference)
@@ -220,7 +237,7 @@ def _check_server(key: str, server: McpTable) -> Iterator[Problem]:
         yield Problem(0, f"{key}.command", message)
 
 
-def _problems(resolve: Callable[[str, Any], object], key: str, name: str) -> Iterator[Problem]:
+def _problems(resolve: Callable[[str, Any], object], key: str, name: object) -> Iterator[Problem]:
     try:
         resolve(key, name)
     except SettingsError as error:

@@ -23,6 +23,7 @@ import trio
 from msgspec.structs import replace
 
 from hermes.actors.admission.access import PlatformRules
+from hermes.adapters.http.hooks.registry import hook_rules
 from hermes.background import open_background
 from hermes.errors import StoreError
 from hermes.run import logs, status
@@ -189,10 +190,13 @@ def _field(table: msgspec.Struct, name: str) -> Any:
 
 def access_rules(settings: Settings) -> dict[str | tuple[str, str], PlatformRules]:
     """Return who may use the bot, by platform."""
-    telegram = settings.telegram
-    if telegram is None:
-        return {}
-    return {"telegram": PlatformRules(**{name: _field(telegram, name) for name in _ACCESS})}
+    rules: dict[str | tuple[str, str], PlatformRules] = {}
+    if (telegram := settings.telegram) is not None:
+        rules["telegram"] = PlatformRules(**{name: _field(telegram, name) for name in _ACCESS})
+    if settings.http is not None:
+        rules["http"] = PlatformRules(pairing=False)  # tokens are stored as principals
+        rules |= hook_rules(settings.http)
+    return rules
 
 
 def _lines(before: Settings, after: Settings, wanted: Settings, unknown: bool) -> Iterator[str]:

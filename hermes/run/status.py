@@ -20,10 +20,10 @@ import msgspec
 from hermes.errors import StoreError
 from hermes.messages import StoreStats
 from hermes.run.configuration import Configuration, expand_path
-from hermes.run.metrics import FORMAT, Metrics
 from hermes.settings import SettingsError
 from hermes.store.files import file_lock, runtime_lock
 from hermes.store.inspection import read_stats
+from hermes.telemetry.metrics import FORMAT, Metrics
 
 RUNNING, NOT_RUNNING, UNREADABLE = 0, 1, 3
 MAX_AGE = 60.0
@@ -265,6 +265,8 @@ def _metrics_lines(report: StatusReport, metrics: Metrics) -> Iterator[str]:
     yield f"database  {metrics.database_bytes} bytes, write-ahead log {metrics.wal_bytes} bytes"
     for name, state in metrics.adapters.items():
         yield f"adapter   {name}: {state}"
+    if metrics.http is not None:
+        yield f"http      {metrics.http}"
     if metrics.errors:
         when = "" if metrics.last_error_at is None else _ago(time.time() - metrics.last_error_at)
         yield f"errors    {_counts(metrics.errors)}; last: {metrics.last_error}, {when}"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import attrs
 import trio
+from msgspec.structs import replace
 
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
@@ -30,9 +32,12 @@ from hermes.events import (
 from hermes.messages import Reply
 from hermes.redaction import Redact
 from hermes.run import status
-from hermes.run.metrics import MetricsCollector
-from hermes.run.prometheus import prometheus_text
 from hermes.settings import Settings
+from hermes.settings.otel import OtelConfig
+from hermes.telemetry.collecting import Collected
+from hermes.telemetry.histograms import TurnHistograms
+from hermes.telemetry.metrics import HostStatus, Metrics, MetricsCollector
+from hermes.telemetry.prometheus import prometheus_text
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -167,6 +172,8 @@ class Telemetry:
     interval: float = WRITE_INTERVAL
     adapters: Callable[[], Mapping[str, str]] = dict
     """Returns the state of each platform."""
+    http: str | None = None
+    """The URL of the HTTP server."""
     model: str | None = None
     """The model that answers."""
     mcp_servers: Callable[[], Mapping[str, str]] = dict
@@ -174,10 +181,16 @@ class Telemetry:
     dropped: Callable[[], int] = int
     """Returns the number of dropped log lines."""
     redact: Redact = str
+    otel: OtelConfig | None = None
+    """Where traces are sent."""
+    _attach: Callable[[Runtime], Awaitable[None]] | None = attrs.field(init=False, default=None)
+    _spans_dropped: Callable[[], int] = attrs.field(init=False, default=int)
     _collector: MetricsCollector = attrs.field(
         init=False, default=attrs.Factory(lambda self: MetricsCollector(self.path), takes_self=True)
     )
+    _histograms: TurnHistograms = attrs.field(init=False, factory=TurnHistograms)
     _failing: bool = attrs.field(init=False, default=False)
+    _started_at: float = attrs.field(init=False, factory=time.time)
 
     @asynccontextmanager
     async def observe(
@@ -188,17 +201,33 @@ class Telemetry:
         The files are removed at the end. If the block fails they stay, with the last metrics.
         """
         async with (
+            self._open_tracing(),
             open_background() as background,
             AsyncExitStack() as after_shutdown,
             opening as runtime,
         ):
             # The runtime closes the subscription when it has shut down.
+            if self._attach is not None:
+                await self._attach(runtime)
             turn_log = TurnLog(runtime.subscribe(deltas=False), self.log_event)
+            runtime.subscribe(callback=self._histograms.receive)
             start_soon(background, turn_log.run)
             start_soon(background, self._write_periodically, runtime)
             after_shutdown.push_async_callback(turn_log.wait_finished)
             yield runtime
         self._remove_files()
+
+    @asynccontextmanager
+    async def _open_tracing(self) -> AsyncIterator[None]:
+        await trio.lowlevel.checkpoint()
+        if self.otel is None:
+            yield
+            return
+        from hermes.telemetry.otel import open_tracing  # noqa: PLC0415 - it needs an extra
+
+        with open_tracing(self.otel, redact=self.redact) as tracing:
+            self._attach, self._spans_dropped = tracing.attach, lambda: tracing.dropped
+            yield
 
     async def _write_periodically(self, runtime: Runtime) -> None:
         while True:
@@ -212,8 +241,8 @@ class Telemetry:
         """Show what has changed in the settings."""
         self.model = settings.agent.model
 
-    async def write_files(self, runtime: Runtime) -> None:
-        """Write the current metrics; log an `OSError` once, until writing succeeds again."""
+    async def collect(self, runtime: Runtime) -> Metrics:
+        """Return the current metrics."""
         metrics = await self._collector.collect(
             runtime,
             adapters=self.adapters(),
@@ -221,9 +250,39 @@ class Telemetry:
             model=self.model,
             mcp_servers=self.mcp_servers(),
         )
+        return replace(metrics, http=self.http, spans_dropped=self._spans_dropped())
+
+    def text(self, metrics: Metrics) -> str:
+        """Return metrics, and the histograms of turns, in Prometheus' text format."""
+        return self.redact(prometheus_text(metrics) + self._histograms.text())
+
+    def collected(self, runtime: Runtime) -> Collected:
+        """Return what returns the current metrics, and the state of this process."""
+
+        async def text() -> str:
+            return self.text(await self.collect(runtime))
+
+        return Collected(text, self.host_status)
+
+    def host_status(self) -> HostStatus:
+        """Return the state of this process."""
+        redact = self.redact
+        return HostStatus(
+            started_at=self._started_at,
+            models=self._histograms.models.models,
+            model=self.model,
+            channels={name: redact(state) for name, state in self.adapters().items()},
+            mcp_servers={name: redact(state) for name, state in self.mcp_servers().items()},
+            spans_dropped=self._spans_dropped(),
+            log_lines_dropped=self.dropped(),
+        )
+
+    async def write_files(self, runtime: Runtime) -> None:
+        """Write the current metrics; log an `OSError` once, until writing succeeds again."""
+        metrics = await self.collect(runtime)
         texts = {status.status_path(self.path): status.encode(metrics)}
         if self.prometheus_file is not None:
-            texts[self.prometheus_file] = prometheus_text(metrics)
+            texts[self.prometheus_file] = self.text(metrics)
         try:
             for path, text in texts.items():
                 await trio.to_thread.run_sync(status.write, path, self.redact(text))

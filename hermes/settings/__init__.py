@@ -1,7 +1,7 @@
 """The configuration file of the bot, in TOML.
 
-Reading order: `schema`, `agents`, `load`, `validate`, `toml_lines`, `environment`, `example`,
-`installation`.
+Reading order: `references`, `schema`, `http`, `agents`, `load`, `validate`, `toml_lines`,
+`environment`, `example`, `installation`.
 """
 
 from __future__ import annotations
@@ -13,4 +13,5 @@ from hermes.settings.load import (
     SettingsError as SettingsError,
     load as load,
 )
-from hermes.settings.schema import Reference as Reference, Settings as Settings
+from hermes.settings.references import Reference as Reference
+from hermes.settings.schema import Settings as Settings

@@ -21,7 +21,7 @@ from typing import Any
 DISTRIBUTION = "hermes-runtime"
 SCRIPTS = ("hermes", "hermes-runtime")
 """The names of the installed command; another distribution installs a `hermes`, too."""
-EXTRAS = {"bot": "structlog", "mcp": "mcp"}
+EXTRAS = {"bot": "structlog", "http": "hypercorn", "mcp": "mcp", "otel": "opentelemetry.sdk"}
 """The extras that add features to the bot, each with a package that only the extra installs."""
 _PACKAGE = Path(__file__).parents[1]
 
@@ -52,9 +52,15 @@ def missing_extra(extra: str) -> str:
 
 def installed_extras() -> Iterator[str]:
     """Yield the names of the installed extras."""
-    for extra, package in EXTRAS.items():
-        if importlib.util.find_spec(package) is not None:
-            yield extra
+    return filter(is_installed, EXTRAS)
+
+
+def is_installed(extra: str) -> bool:
+    """Return whether an extra is installed."""
+    try:
+        return importlib.util.find_spec(EXTRAS[extra]) is not None
+    except ModuleNotFoundError:  # its parent package
+        return False
 
 
 def _program() -> str:

@@ -11,7 +11,8 @@ import attrs
 import msgspec
 
 from hermes.settings.environment import with_environment
-from hermes.settings.schema import Reference, Settings, keys_of, table_type
+from hermes.settings.references import Reference
+from hermes.settings.schema import Settings, keys_of, table_type
 from hermes.settings.toml_lines import KeyPath, key_lines
 from hermes.settings.validate import validate
 from hermes.validation import expectation, most_similar
@@ -57,6 +58,7 @@ _STAND_INS: Mapping[KeyPath, str] = {
     ("transcriber", "base_url"): "http://127.0.0.1",
     ("transcriber", "model"): "whisper-1",
     ("metrics", "file"): "metrics.prom",
+    ("http", "hooks", "NAME", "secret"): "env:SECRET",
 }
 """What replaces a wrong value while everything else in the file is checked.
 
@@ -157,9 +159,15 @@ def _without(values: Values, paths: Sequence[KeyPath]) -> dict[str, Any]:
                     table.pop(str(part), None)
                 break
             table = value
-        if path in _STAND_INS:
-            table[str(path[-1])] = _STAND_INS[path]
+        if (stand_in := _stand_in(path)) is not None:
+            table[str(path[-1])] = stand_in
     return copy
+
+
+def _stand_in(path: KeyPath) -> str | None:
+    """Return what replaces a wrong value. The names of webhooks are chosen by the user."""
+    named = (*path[:2], "NAME", *path[3:]) if path[:2] == ("http", "hooks") else path
+    return _STAND_INS.get(named)
 
 
 def _replaced(array: object, path: KeyPath, wrong: Collection[KeyPath]) -> list[Any]:
@@ -248,7 +256,7 @@ def _check_table(values: Values, table: type[msgspec.Struct], path: KeyPath) -> 
             yield (*path, name), f"unknown key; the keys here are {', '.join(kinds)}"
     for field in msgspec.structs.fields(table):
         if field.required and field.name not in values:
-            example = _STAND_INS[*path, field.name]
+            example = _stand_in((*path, field.name))
             yield (*path, field.name), f"missing; add it, as in {field.name} = {example!r}"
 
 

@@ -7,9 +7,8 @@ for a key without a default.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -24,27 +23,14 @@ from hermes.config import (
     RateLimit,
 )
 from hermes.messages import AttachmentKind, ExpiryPolicy
+from hermes.settings.http import HttpConfig
+from hermes.settings.otel import OtelConfig
+from hermes.settings.references import Reference
 
 AgentKind: TypeAlias = Literal["offline", "openai", "anthropic"]
 LogForm: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
-
-_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
-
-
-class Reference(str):
-    """Where a secret is found: `env:NAME` or `file:PATH`. Never the secret itself."""
-
-    __slots__ = ()
-
-    def __new__(cls, text: str) -> Self:
-        if not _REFERENCE.fullmatch(text):
-            # Do not quote the text: it may be the secret.
-            raise ValueError(
-                "secrets do not belong in this file; write env:NAME or file:PATH instead"
-            )
-        return super().__new__(cls, text)
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,7 +123,7 @@ class NamedAgentTable(Table, frozen=True, kw_only=True):
     tools: list[str] | None = None
     """Python functions that the model may call; the tools of MCP servers belong to all agents."""
     platforms: list[str] = []
-    """Platforms on which it answers: "console", "rpc" or "telegram"."""
+    """Platforms on which it answers: "console", "rpc", "telegram" or "http"."""
     chats: list[str] = []
     """Chats in which it answers, as platform/id, as in "telegram/-1001234567890"."""
 
@@ -312,6 +298,12 @@ class Settings(Table, frozen=True, kw_only=True):
     """A service that turns voice messages into text before they are answered."""
     telegram: TelegramTable | None = None
     """A Telegram bot."""
+    http: HttpConfig | None = None
+    """A server for clients of OpenAI's APIs, and of the API of Hermes. `hermes tokens create` makes
+    the tokens that clients need.
+    """
+    otel: OtelConfig | None = None
+    """Sends traces of turns to a collector of OpenTelemetry."""
     mcp: Annotated[
         dict[str, McpTable],
         Meta(

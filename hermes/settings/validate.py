@@ -29,7 +29,7 @@ _MODEL_KEYS = (
     "attachments", "tools", "prices", "budgets",
 )  # fmt: skip
 _MODEL_TABLES = ("compression", "titles", "mcp", "agents")
-_PLATFORMS = ("console", "rpc", "telegram")
+_PLATFORMS = ("console", "rpc", "telegram", "http")
 _CHAT_TYPES = ("dm", "group", "channel")
 
 
@@ -78,8 +78,8 @@ def _named_agents(settings: Settings) -> Iterator[BrokenRule]:
         if platform not in _PLATFORMS or bool(chat) != (key == "chats"):
             example = ", as in 'telegram/-1001234567890'" if key == "chats" else ""
             yield path, f"expected one of {', '.join(_PLATFORMS)}{example}"
-        elif settings.telegram is None and platform == "telegram":
-            yield path, "has no effect without [telegram]", _TELEGRAM
+        elif (missing := _missing_table(settings, platform)) is not None:
+            yield path, f"has no effect without [{missing}]", (missing,)
         elif owners.setdefault(place, name) != name:
             yield path, f"{owners[place]} answers there already"
 
@@ -201,8 +201,14 @@ def _platforms(settings: Settings) -> Iterator[BrokenRule]:
         for name in names:
             if name not in known:
                 yield (*table, name), f"expected {description}{did_you_mean(name, known)}"
-            elif settings.telegram is None and name.startswith("telegram"):
-                yield (*table, name), "has no effect without [telegram]", _TELEGRAM
+            elif (missing := _missing_table(settings, name.partition("/")[0])) is not None:
+                yield (*table, name), f"has no effect without [{missing}]", (missing,)
+
+
+def _missing_table(settings: Settings, platform: str) -> str | None:
+    """Return the table that a platform needs and that is missing."""
+    tables = {"telegram": settings.telegram, "http": settings.http}
+    return platform if platform in tables and tables[platform] is None else None
 
 
 def _urls(settings: Settings) -> Iterator[BrokenRule]:

@@ -22,13 +22,12 @@ from hermes.errors import AmbiguousTitle, BadImport, HermesError, StoreRefused
 from hermes.sanitize import sanitize
 from hermes.standard_output import run_command
 from hermes.store.cli import check, commands, files, prune, show
+from hermes.store.cli.ages import AGE_HELP, days
 from hermes.store.cli.output import RichMissing, require_rich
 
 Run: TypeAlias = Callable[[argparse.Namespace], int]
 Add: TypeAlias = Callable[[str, Run, str], argparse.ArgumentParser]
 _LIMIT_HELP = "maximum number of rows (default %(default)s)"
-_DAYS = {"min": 1 / 1440, "h": 1 / 24, "d": 1.0, "w": 7.0, "mo": 30.0, "y": 365.0}
-_AGE_HELP = "a number and min, h, d, w, mo (30 days) or y (365 days), such as 30d or 6mo"
 
 
 def main(
@@ -83,14 +82,6 @@ def _code_of(error: Exception) -> int:
     if isinstance(error, RichMissing | AmbiguousTitle):
         return 2
     return 3 if isinstance(error, StoreRefused | BadImport) else 4
-
-
-def _days(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([a-z]*)", text.strip())
-    if match is None or match[2] not in _DAYS:
-        hint = "; m could be minutes or months" if match is not None and match[2] == "m" else ""
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age: expected {_AGE_HELP}{hint}")
-    return float(match[1]) * _DAYS[match[2]]
 
 
 def _number(text: str) -> int:
@@ -224,10 +215,10 @@ def _add_maintenance_commands(command: Add) -> None:
     parser = command("prune", prune.prune, "delete conversations that ended long ago")
     parser.add_argument(
         "--older-than",
-        type=_days,
+        type=days,
         default=90.0,
         metavar="AGE",
-        help=f"minimum age: {_AGE_HELP} (default 90d)",
+        help=f"minimum age: {AGE_HELP} (default 90d)",
     )
     parser.add_argument("--yes", action="store_true", help="delete without a question")
     _add_platform(parser)

@@ -27,12 +27,18 @@ from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
 from hermes.store.connection import Database, translate
 from hermes.store.conversations import boundaries, messages, routes, search
-from hermes.store.files.guard import FileGuard
-from hermes.store.group_commit import Group, commit_group, commit_one, read, run_outside
+from hermes.store.group_commit import (
+    Group,
+    commit_group,
+    commit_one,
+    commit_unflushed,
+    read,
+    run_outside,
+)
 from hermes.store.hooks import HookRunner
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Clock, Transaction, Work
-from hermes.store.worker import Worker
+from hermes.store.worker import Connections, Worker
 
 log: Final = logging.getLogger(__name__)
 
@@ -52,6 +58,7 @@ class _Write(Request[R]):
     """Work for the next group commit."""
 
     transaction: Work[R] = attrs.field(kw_only=True)
+    flush: bool = attrs.field(kw_only=True, default=True)
 
 
 @attrs.define(eq=False, weakref_slot=False)
@@ -59,20 +66,6 @@ class _Alone(Request[R]):
     """A function that runs on the writing connection outside of any group commit."""
 
     function: Callable[[Database], R] = attrs.field(kw_only=True)
-
-
-@attrs.frozen
-class Connections:
-    """The connections of one store, and the guard of its file.
-
-    Reads that may take long use `browser`, and searches `searcher`, so that they delay no others.
-    """
-
-    writer: Worker
-    reader: Worker
-    browser: Worker
-    searcher: Worker
-    guard: FileGuard
 
 
 class StoreStatistics(msgspec.Struct, frozen=True):
@@ -143,6 +136,10 @@ class StoreActor:
     def transact(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run the work in the next group commit and return its result."""
         return _Write(transaction=work).wait(self._requests)
+
+    def transact_unflushed(self, work: Work[R]) -> Coroutine[object, object, R]:
+        """The same, but if only such work waits, it does not wait for the disk."""
+        return _Write(transaction=work, flush=False).wait(self._requests)
 
     def transact_alone(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run long work in a separate transaction, so that it delays no group commit."""
@@ -274,8 +271,9 @@ class StoreActor:
         if not writes:
             return
         writer, check = self._connections.writer, self._connections.guard.check
+        commit = commit_group if any(each.flush for each in writes) else commit_unflushed
         group = await writer.run(
-            lambda db: commit_group(db, self._clock, check, [each.transaction for each in writes]),
+            lambda db: commit(db, self._clock, check, [each.transaction for each in writes]),
             lambda group: self._answer(writes, group),
         )
         if isinstance(group.stopped, StoreFailed):
@@ -285,8 +283,7 @@ class StoreActor:
 
     def _answer(self, writes: Sequence[_Write[Any]], group: Group[Any]) -> None:
         """Pass on what was committed, then answer the requests."""
-        self._commits += 1
-        self._committed += len(writes)
+        self._commits, self._committed = self._commits + 1, self._committed + len(writes)
         self._largest = max(self._largest, len(writes))
         for tx in group.committed:
             self._pass_on(tx)

@@ -12,13 +12,14 @@ from typing import TypeVar
 
 import apsw
 import trio
+from msgspec.structs import replace
 
 from hermes.background import cancel, open_background, protected, start_soon
 from hermes.config import MAX_WAL_BYTES, AttachmentLimits
 from hermes.errors import HermesError, StoreBusy, StoreFailed
-from hermes.messages import Attachment, Hooks, Imported, StoredFile
+from hermes.messages import Attachment, Hooks, Imported, StoredFile, StoreSnapshot
 from hermes.store import connection
-from hermes.store.actor import SWEEP_INTERVAL, Connections, StoreActor
+from hermes.store.actor import MAX_WAITING, SWEEP_INTERVAL, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
@@ -27,10 +28,17 @@ from hermes.store.files.guard import FileGuard
 from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.group_commit import read
 from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
-from hermes.store.maintenance import backups, imports, transfer
+from hermes.store.maintenance import backups, imports, stats, transfer
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
-from hermes.store.worker import OpenWorker, Worker, open_in_thread, run_in_thread, watch
+from hermes.store.worker import (
+    Connections,
+    OpenWorker,
+    Worker,
+    open_in_thread,
+    run_in_thread,
+    watch,
+)
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -60,6 +68,20 @@ class Store(StoreActor, StoreVerbs):
             with steps.counted():
                 steps.done(await (self.transact_alone(work) if alone else self.transact(work)))
         return steps.result()
+
+    async def inspect(self) -> StoreSnapshot:
+        """Return queue sizes, the sizes of the files, and the chats with undelivered replies."""
+        found, seen = await self.browse(stats.snapshot), self.statistics()
+        health = replace(
+            found.health,
+            queue=seen.waiting,
+            queue_limit=MAX_WAITING,
+            commits=seen.commits,
+            requests=seen.requests,
+            largest_batch=seen.largest_batch,
+            wal_limit=self._connections.writer.db.max_log_pages * connection.PAGE_SIZE,
+        )
+        return replace(found, health=health)
 
     async def vacuum(self) -> None:
         """Return free space to the file system; writes wait meanwhile."""

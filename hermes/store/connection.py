@@ -144,6 +144,10 @@ class Database(Connection):
             self.fatal = StoreFailed(f"{unknown}; open the store again to see")
             raise self.fatal from error
 
+    def flushes(self, value: bool) -> None:
+        """Set whether a commit waits until its data is on the disk; outside of transactions."""
+        self.execute(f"PRAGMA synchronous = {'FULL' if value else 'NORMAL'}")
+
     def roll_back(self) -> None:
         """Roll back the transaction, if there is one: Ctrl-C can also interrupt a rollback."""
         if not self.in_transaction:

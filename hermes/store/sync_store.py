@@ -90,6 +90,10 @@ class SessionStore(StoreVerbs):
                 self._checkpoint()
             return value
 
+    def transact_unflushed(self, work: Work[R]) -> R:
+        """The same as `transact`."""
+        return self.transact(work)
+
     def transact_alone(self, work: Work[R]) -> R:
         """The same as `transact`: here every transaction has one request."""
         return self.transact(work)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from hermes.store import word_forms
-from hermes.store.attachments import rows as attachments
+from hermes.store.attachments import rows as attachments, uploads
 from hermes.store.conversations import (
     boundaries,
     inbox,
@@ -35,7 +35,18 @@ from hermes.store.conversations import (
     usage,
 )
 from hermes.store.maintenance import cleanup, stats, transfer
-from hermes.store.records import access, key_value, settings, tool_permissions, tool_records
+from hermes.store.records import (
+    access,
+    branches,
+    key_value,
+    requests,
+    settings,
+    tokens,
+    tool_permissions,
+    tool_records,
+    views,
+)
+from hermes.store.responses import rows as responses
 from hermes.store.transaction import Transaction, Work
 
 P = ParamSpec("P")
@@ -47,6 +58,7 @@ class SyncRunner(Protocol):
     """How a synchronous store runs its verbs."""
 
     def transact(self, work: Work[R], /) -> R: ...
+    def transact_unflushed(self, work: Work[R], /) -> R: ...
     def transact_alone(self, work: Work[R], /) -> R: ...
     def snapshot(self, work: Work[R], /) -> R: ...
     def browse(self, work: Work[R], /) -> R: ...
@@ -58,6 +70,7 @@ class AsyncRunner(Protocol):
     """How an asynchronous store runs its verbs."""
 
     def transact(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
+    def transact_unflushed(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
     def transact_alone(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
     def snapshot(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
     def browse(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
@@ -139,6 +152,13 @@ class writes(_TransactionVerb[P, R]):  # noqa: N801 - read as a word in the list
         return store.transact
 
 
+class unflushed(_TransactionVerb[P, R]):  # noqa: N801
+    """A verb whose effect may be lost if the machine fails, but not if the process is killed."""
+
+    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
+        return store.transact_unflushed
+
+
 class alone(_TransactionVerb[P, R]):  # noqa: N801
     """A verb that writes for long, and is committed by itself."""
 
@@ -188,7 +208,8 @@ class chunked(_Verb[P, R], Generic[P, S, R]):  # noqa: N801
 
 
 class StoreVerbs:
-    """Everything that can be done with a store. Each verb is on disk when it returns."""
+    """Everything that can be done with a store. Each verb is on disk when it returns, except those
+    that are `unflushed`."""
 
     create_session: Final = writes(sessions.create_session)
     ensure_session: Final = writes(sessions.ensure_session)
@@ -237,6 +258,10 @@ class StoreVerbs:
     sweep_expired: Final = writes(routes.sweep_expired)
 
     accept: Final = writes(turns.accept)
+    accept_request: Final = writes(requests.accept_request)
+    waiting_calls: Final = reads(requests.waiting_calls)
+    open_branch: Final = writes(branches.open_branch)
+    list_branches: Final = reads(branches.list_branches)
     commit_turn: Final = writes(turns.commit_turn)
     open_inbox: Final = reads(inbox.open_inbox)
     waiting_keys: Final = reads(inbox.waiting_keys)
@@ -246,12 +271,41 @@ class StoreVerbs:
     park_inbox: Final = writes(inbox.park_inbox)
     withdraw: Final = writes(inbox.withdraw)
     post: Final = writes(turns.post)
+    add_messages: Final = writes(turns.add_messages)
     last_source: Final = browses(turns.last_source)
     get_outcome: Final = reads(inbox.get_outcome)
     find_event: Final = reads(inbox.find_event)
     answer: Final = writes(inbox.close)
 
     get_file: Final = reads(attachments.get_file)
+    find_file: Final = reads(uploads.find_file)
+    list_files: Final = reads(uploads.list_files)
+    keep_file: Final = writes(uploads.keep_file)
+    copy_file: Final = writes(uploads.copy_file)
+
+    get_response: Final = reads(responses.get_response)
+    find_response: Final = reads(responses.find_response)
+    response_to: Final = reads(responses.response_to)
+    attach_response: Final = writes(responses.attach_response)
+    end_connection: Final = unflushed(responses.end_connection)
+    record_process: Final = unflushed(responses.record_process)
+    record_items: Final = writes(responses.record_items)
+    delete_response: Final = writes(responses.delete_response)
+    list_responses: Final = reads(responses.list_responses)
+    delete_responses: Final = writes(responses.delete_responses)
+
+    add_token: Final = writes(tokens.add_token)
+    find_token: Final = reads(tokens.find_token)
+    valid_tokens: Final = reads(tokens.valid_tokens)
+    valid_digests: Final = reads(tokens.valid_digests)
+    list_tokens: Final = reads(tokens.list_tokens)
+    revoke_token: Final = writes(tokens.revoke_token)
+
+    list_conversations: Final = browses(views.list_conversations)
+    get_view: Final = reads(views.get_view)
+    conversation_stamps: Final = reads(views.conversation_stamps)
+    usage_by_turn: Final = browses(views.usage_by_turn)
+    outbox_lanes: Final = browses(views.outbox_lanes)
 
     begin_once: Final = writes(tool_records.begin_once)
     end_once: Final = writes(tool_records.end_once)
@@ -264,6 +318,7 @@ class StoreVerbs:
     mark_shown: Final = writes(tool_records.mark_shown)
     get_approval: Final = reads(tool_records.get_approval)
     get_approved_call: Final = reads(tool_records.get_approved_call)
+    list_approvals: Final = reads(tool_records.list_approvals)
     open_approvals: Final = reads(tool_records.open_approvals)
     pending_approvals: Final = reads(tool_records.pending_approvals)
 

@@ -26,6 +26,7 @@ from hermes.background import resume, until_memory
 from hermes.errors import ActorStopped
 from hermes.forks import watch_forks
 from hermes.store.connection import Database
+from hermes.store.files.guard import FileGuard
 
 R = TypeVar("R")
 
@@ -58,6 +59,20 @@ class OpenWorker(Protocol):
     """Opens a connection to the file and returns its worker."""
 
     async def __call__(self, path: Path, *, readonly: bool, vfs: str | None) -> Worker: ...
+
+
+@attrs.frozen
+class Connections:
+    """The connections of one store, and the guard of its file.
+
+    Reads that may take long use `browser`, and searches `searcher`, so that they delay no others.
+    """
+
+    writer: Worker
+    reader: Worker
+    browser: Worker
+    searcher: Worker
+    guard: FileGuard
 
 
 @attrs.define

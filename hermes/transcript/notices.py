@@ -34,7 +34,7 @@ def _notice(result: TurnResult, history_len: int, texts: Texts) -> str:
         return _stopped_early(result, texts) if has_error or _did_work(result) else ""
     if has_error:
         return _failure(result.error, history_len, texts)
-    if result.data is not None or result.files:
+    if result.data is not None or result.files or result.calls:
         return ""
     return texts.no_text if result.api_calls > 0 else texts.not_processed
 

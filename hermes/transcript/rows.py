@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
+from msgspec.structs import replace
 
 from hermes.events import (
     AgentEvent,
     AssistantMessage,
     ReasoningDelta,
+    RuntimeEvent,
     Steered,
     TextDelta,
     ToolFinished,
     ToolStarted,
 )
-from hermes.messages import Message, ToolCall
+from hermes.messages import Message, ToolCall, ToolProgress
 
 INTERRUPTED = "[interrupted before it answered]"
 """The stored result of a tool call that did not finish."""
@@ -115,3 +117,17 @@ def _rows_with_tools(events: Sequence[AgentEvent | Steered], text: str | None) -
             block = _Block()
         block.text = [text]
     return rows + block.rows()
+
+
+def tools_of(events: Sequence[RuntimeEvent]) -> tuple[ToolProgress, ...]:
+    """Return the tool calls among the events of a turn, in order, with their results."""
+    tools: dict[str, ToolProgress] = {}
+    for event in events:
+        match event:
+            case ToolStarted(call):
+                tools[call.id] = ToolProgress(call=call)
+            case ToolFinished(call_id, content, failed) if call_id in tools:
+                tools[call_id] = replace(
+                    tools[call_id], finished=True, failed=failed, content=content
+                )
+    return tuple(tools.values())

@@ -16,6 +16,7 @@ from hermes.messages import (
     JsonObject,
     Message,
     StoredFile,
+    ToolCall,
     TurnResult,
     Usage,
 )
@@ -69,6 +70,15 @@ def check_files(files: object) -> None:
     for file in files if isinstance(files, list | tuple) else ():
         known = isinstance(file, Attachment | StoredFile)
         _require(known, "an item of TurnResult.files", "an Attachment or a StoredFile", file)
+
+
+def check_calls(calls: object) -> None:
+    """Check the calls of a result. Raises `TypeError`."""
+    _require(isinstance(calls, list | tuple), "TurnResult.calls", "a list of calls", calls)
+    for call in calls if isinstance(calls, list | tuple) else ():
+        _require(isinstance(call, ToolCall), "an item of TurnResult.calls", "a ToolCall", call)
+        for name, value in msgspec.structs.asdict(call).items():
+            _require(isinstance(value, str), f"ToolCall.{name}", "a string", value)
 
 
 def _scrubbed(result: TurnResult) -> TurnResult:

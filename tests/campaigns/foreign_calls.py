@@ -12,6 +12,8 @@ from pathlib import Path
 import attrs
 
 from hermes.messages import (
+    ApiRequest,
+    ApprovalDecision,
     Attachment,
     ExpiryPolicy,
     Inbound,
@@ -21,8 +23,10 @@ from hermes.messages import (
     Reply,
     Rotation,
     Source,
+    Token,
     ToolCall,
     ToolCallRecord,
+    ToolOutput,
     TurnCommit,
     Usage,
 )
@@ -354,9 +358,49 @@ def get_file(world):
     world.store.get_file(file_id, session_key=key)
 
 
+def keep_file(world):
+    file_id, key = any_file(world)
+    world.store.keep_file(file_id, session_key=key, purpose="user_data")
+
+
+def copy_file(world):
+    file_id, key = any_file(world)
+    world.store.copy_file(file_id, session_key=key, to=world.key)
+
+
 def discard_file(world):
     file_id, key = any_file(world)
     world.store.discard_file(file_id, session_key=key)
+
+
+def request(world):
+    """Accept a message with a request of an API client."""
+    name = world.new("resp")
+    asked = ApiRequest(id=name, credential="tok", path="/v1/responses", digest="d", process="p")
+    world.store.accept(Inbound(world.key, name, "asked", Source("http"), request=asked))
+
+
+def accept_request(world):
+    """Accept a message that decides about a call, or returns the results that are waited for."""
+    key, number = _approval(world)
+    decisions = (ApprovalDecision(number, bool(_half(world))),)
+    outputs = tuple(ToolOutput(call.id, "done") for call in world.store.waiting_calls(key))
+    name = world.new("resp")
+    asked = ApiRequest(
+        id=name, credential="tok", path="/v1/responses", digest="d", process="p",
+        outputs=outputs, decisions=() if _half(world) else decisions,
+    )  # fmt: skip
+    world.store.accept_request(Inbound(key, name, "", Source("http"), request=asked))
+
+
+def a_response(world):
+    return world.pick("SELECT id FROM responses", "resp-none")
+
+
+def add_token(world):
+    name = world.new("token")
+    token = Token(id=name, name=name, namespace=name, roles=("user",), created_at=0.0)
+    world.store.add_token(token, name)
 
 
 def backup(world):
@@ -424,6 +468,8 @@ CALLS = {
     "apply_pending_title": lambda w: w.store.apply_pending_title(w.key),
     "sweep_expired": lambda w: w.store.sweep_expired(),
     "accept": accept,
+    "accept_request": accept_request,
+    "waiting_calls": lambda w: w.store.waiting_calls(w.key),
     "commit_turn": commit_turn,
     "open_inbox": lambda w: w.store.open_inbox(w.key),
     "waiting_keys": lambda w: w.store.waiting_keys(),
@@ -432,6 +478,9 @@ CALLS = {
     "park_inbox": park_inbox,
     "withdraw": lambda w: w.store.withdraw(*w.waiting),
     "store_transcripts": lambda w: w.store.store_transcripts(*w.waiting, {"file_0": w.name}),
+    "add_messages": lambda w: w.store.add_messages(
+        "k1", [Message("user", w.new("news"))], Source("wire")
+    ),
     "post": lambda w: w.store.post("k1", w.new("news"), Source("wire"), w.outbound("k1")),
     "last_source": lambda w: w.store.last_source(w.key),
     "get_outcome": lambda w: w.store.get_outcome(w.waiting[1]),
@@ -449,6 +498,7 @@ CALLS = {
     "open_approvals": lambda w: w.store.open_approvals(*w.waiting),
     "allowed_tools": lambda w: w.store.allowed_tools(w.key),
     "revoke_tool": lambda w: w.store.revoke_tool(w.key, "send"),
+    "list_approvals": lambda w: w.store.list_approvals(prefixes=[w.key]),
     "pending_approvals": lambda w: w.store.pending_approvals(w.key),
     "find_principal": lambda w: w.store.find_principal("wire", "", "u1"),
     "principals": lambda w: w.store.principals(),
@@ -493,6 +543,37 @@ CALLS = {
     "rebuild_search": lambda w: w.store.rebuild_search(),
     "put_file": put_file,
     "get_file": get_file,
+    "find_file": lambda w: w.store.find_file(any_file(w)[0]),
+    "list_files": lambda w: w.store.list_files(w.key, limit=10),
+    "keep_file": keep_file,
+    "copy_file": copy_file,
+    "get_response": lambda w: w.store.get_response(a_response(w)),
+    "find_response": lambda w: w.store.find_response("tok", "key"),
+    "response_to": lambda w: w.store.response_to(1),
+    "attach_response": lambda w: w.store.attach_response("tok", "/v1/responses", "d", "p"),
+    "end_connection": lambda w: w.store.end_connection(a_response(w), "p", complete=False),
+    "record_process": lambda w: (w.store.record_process("p"), request(w)),
+    "record_items": lambda w: w.store.record_items(a_response(w), [{"type": "message"}]),
+    "delete_response": lambda w: w.store.delete_response(a_response(w)),
+    "list_responses": lambda w: w.store.list_responses(w.key, "/v1/responses"),
+    "delete_responses": lambda w: w.store.delete_responses(w.key),
+    "conversation_stamps": lambda w: w.store.conversation_stamps(KEYS),
+    "get_view": lambda w: w.store.get_view(w.key),
+    "list_conversations": lambda w: w.store.list_conversations(),
+    "usage_by_turn": lambda w: w.store.usage_by_turn(w.key),
+    "outbox_lanes": lambda w: w.store.outbox_lanes(),
+    "list_branches": lambda w: w.store.list_branches(w.key),
+    "open_branch": lambda w: w.store.open_branch(
+        w.new("branch"), Source("http"), [Message("user", "earlier")]
+    ),
+    "add_token": add_token,
+    "find_token": lambda w: w.store.find_token("token-none"),
+    "valid_tokens": lambda w: w.store.valid_tokens(),
+    "valid_digests": lambda w: w.store.valid_digests(),
+    "list_tokens": lambda w: w.store.list_tokens(),
+    "revoke_token": lambda w: w.store.revoke_token(
+        w.pick("SELECT name FROM tokens WHERE revoked_at IS NULL", "token-none")
+    ),
     "read_file": read_file,
     "discard_file": discard_file,
     "sweep_files": lambda w: w.store.sweep_files(),
@@ -514,6 +595,7 @@ CALLS = {
     "close": close,
     "transact": lambda w: w.store.transact(lambda tx: tx.all("SELECT id FROM sessions")),
     "transact_alone": lambda w: w.store.transact_alone(lambda tx: tx.one("SELECT 1")),
+    "transact_unflushed": lambda w: w.store.transact_unflushed(lambda tx: tx.one("SELECT 1")),
     "snapshot": lambda w: w.store.snapshot(lambda tx: tx.all("SELECT id FROM inbox")),
     "browse": lambda w: w.store.browse(lambda tx: tx.all("SELECT id FROM outbox")),
     "run_search": lambda w: w.store.run_search(lambda tx: tx.one("SELECT count(*) FROM search")),

@@ -41,7 +41,7 @@ MUTANTS = {
     "UPDATE sessions SET message_count = message_count + 1 WHERE no = NEW.id >> 32; END",
     "keeps the text": "AFTER UPDATE OF state ON inbox WHEN NEW.state = 'done' BEGIN "
     "UPDATE inbox SET body = '{}' WHERE id = NEW.id; END",
-    "loses a receipt": "AFTER UPDATE OF state ON inbox WHEN NEW.id = 20 BEGIN "
+    "loses a receipt": "AFTER UPDATE OF state ON inbox WHEN NEW.id % 10 = 0 BEGIN "
     "DELETE FROM inbox WHERE id = NEW.id; END",
     "does not share": "AFTER INSERT ON shared_sessions BEGIN DELETE FROM shared_sessions "
     "WHERE session_no = NEW.session_no AND session_key = NEW.session_key; END",

@@ -13,8 +13,8 @@ EVERY = [
     Mutant(
         breaks="a turn closes its message",
         file="hermes/store/conversations/turns.py",
-        old="inbox.finish(tx, turn.inbox_ids, turn.reply, route.session_id)",
-        new="inbox.finish(tx, turn.inbox_ids[1:], turn.reply, route.session_id)",
+        old="inbox.finish(tx, turn.inbox_ids, reply)",
+        new="inbox.finish(tx, turn.inbox_ids[1:], reply)",
     ),
     Mutant(
         breaks="a message that was begun is begun again after a crash",
@@ -50,8 +50,8 @@ EVERY = [
     Mutant(
         breaks="old rows are deleted by a clock that is believed",
         file="hermes/store/maintenance/cleanup.py",
-        old="return _forget(tx, before, self._last_receipt(tx, believed, before))",
-        new="return forget_closed(tx)",
+        old="return erased + _forget(tx, before, self._last_receipt(tx, believed, before))",
+        new="return erased + forget_closed(tx)",
     ),
     Mutant(
         breaks="a file that was replaced is noticed before the next commit",

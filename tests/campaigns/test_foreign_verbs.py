@@ -54,7 +54,7 @@ def test_foreign_calls_of_every_verb_break_no_promise(tmp_path, prove, campaign)
 @pytest.mark.mutant
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_the_campaign_finds(path, mutant):
-    assert run_storm(path, 1, 200, mutant)["violations"]
+    assert run_storm(path, 1, 300, mutant)["violations"]
 
 
 # The checker

@@ -299,7 +299,9 @@ def test_a_kill_at_every_statement_of_a_migration_loses_nothing(
     rows = reference(fresh()) if version else None
     statements = server.open_until(fresh(), 0)
     assert statements > 20
-    for nth in range(1, statements + 1):
+    # A file of the first version meets every migration, and so all the statements of the others.
+    step = 1 if prove or version in {0, *OLDER[:1], *OLDER[-1:]} else 6
+    for nth in range(1 + version % step, statements + 1, step):
         for _ in range(3 if prove else 1):
             path = fresh()
             assert server.open_until(path, nth) is None

@@ -22,10 +22,10 @@ from tests.support.stores import KINDS, World, open_kind
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """Mount a file system of 800 kB."""
+    """Mount a file system of 1,000 kB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=800k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("mounting a small file system is not permitted here")
     yield folder
@@ -77,7 +77,7 @@ def test_a_file_that_does_not_fit_on_the_disk_is_refused_and_leaves_nothing(kind
 
     async def live():
         async with open_kind(kind, path, clock=World().clock) as store:
-            for size in (10_000_000, 1_000_000, 700_000):
+            for size in (10_000_000, 1_200_000, 900_000):
                 with pytest.raises(StoreFull, match="the disk is full"):
                     await put(store, b"\xff" * size)
                 assert staged_names(path) == blob_names(path) == set()

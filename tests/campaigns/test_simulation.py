@@ -34,7 +34,7 @@ def fresh():
 
 
 def test_every_guarantee_holds_for_every_seed(fresh, prove, campaign):
-    for seed in campaign.seeds(range(2000 if prove else 100)):
+    for seed in campaign.seeds(range(2000 if prove else 60)):
         outcome = simulate(path := fresh(), seed)
         campaign.count(seeds=1, messages=outcome.messages)
         campaign.check(outcome.violations)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hermes.messages import Pairing, PairingRejected, Source
+from hermes.messages import ApiRequest, Inbound, Pairing, PairingRejected, Source
 from hermes.store.records.access import LOCKOUT_SECONDS, MAX_WRONG_CODES
 
 OPERATOR = Source("console", chat_id="c", user_id="op")
@@ -86,3 +86,13 @@ def test_a_right_code_forgets_the_wrong_ones(store):
     assert isinstance(store.approve_pairing("AAAA-0001", "user", OPERATOR), Pairing)
     assert wrong(store) == PairingRejected(MAX_WRONG_CODES - 1)
     assert store.approve_pairing("AAAA-0001", "user", OPERATOR).left == MAX_WRONG_CODES - 2
+
+
+def test_a_response_that_another_retry_attaches_to_meanwhile_is_left_to_it(store):
+    for name in ("resp_a", "resp_b"):
+        request = ApiRequest(id=name, credential="t", path="/v1", digest="d", process="p")
+        store.accept(Inbound("k", name, "yes", request=request))
+        store.end_connection(name, "p", complete=False)
+    other = "UPDATE responses SET connection = 'open' WHERE id = 'resp_a'"
+    with meanwhile(store, other):
+        assert store.attach_response("t", "/v1", "d", "p").id == "resp_b"

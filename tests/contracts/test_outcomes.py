@@ -66,6 +66,7 @@ def test_the_reply_is_stored_once_and_found_by_all_messages_of_the_turn(store, s
         data=reply.data,
         metadata=reply.metadata,
         usage=reply.usage,
+        messages=(done.rows[0].id, done.rows[-1].id),
     )
     assert replies(store, first, second) == [stored, stored]
     assert sql("SELECT count(reply), count(turn_id) FROM inbox") == [[1, 2]]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory):
-    """A folder with everything that the bot needs, from the package cache."""
+    """A folder with everything that `make run` installs, from the package cache."""
     folder = tmp_path_factory.mktemp("wheels")
     environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
     environment.pop("PYTHONPATH", None)
@@ -22,7 +22,7 @@ def wheels(tmp_path_factory):
         environment["PIP_CACHE_DIR"] = str(ROOT / ".venv" / "cache")
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder)]
     subprocess.run(
-        [*download, f"{ROOT}[bot]", "hatchling", "editables", "pip"], env=environment, check=True,
-        capture_output=True, timeout=300,
+        [*download, f"{ROOT}[bot,http]", "hatchling", "editables", "pip"], env=environment,
+        check=True, capture_output=True, timeout=300,
     )  # fmt: skip
     return folder

@@ -12,6 +12,7 @@ from bench.harness.benchmark import run_cells
 from bench.harness.driver import Run
 from bench.harness.process import DriverFailed, open_drivers
 from bench.hosts import benchmark as hosts
+from bench.http import benchmark as http
 from bench.runtime import benchmark as runtime
 from bench.runtime.ours import check_rows
 from bench.store import benchmark as store
@@ -26,7 +27,10 @@ TINY_STORE = attrs.evolve(
 )  # fmt: skip
 TINY_HOSTS = attrs.evolve(hosts.QUICK, repetitions=1, streams=2, pieces=20)
 TINY_FILES = attrs.evolve(files.QUICK, repetitions=1, megabytes=0.5, times=1)
-PEERS = "Pykka|xoscar|autogen|hermes|openai|langgraph"
+TINY_HTTP = attrs.evolve(
+    http.QUICK, repetitions=1, rounds=2, requests=2, streams=20, asked=4, asked_slow=4, clients=2
+)
+PEERS = "Pykka|xoscar|autogen|hermes|openai|langgraph|agno"
 
 
 @pytest.mark.parametrize(
@@ -36,8 +40,9 @@ PEERS = "Pykka|xoscar|autogen|hermes|openai|langgraph"
         (store, store.STORE, TINY_STORE),
         (hosts, hosts.HOSTS, TINY_HOSTS),
         (files, files.FILES, TINY_FILES),
+        (http, http.HTTP, TINY_HTTP),
     ],
-    ids=["runtime", "store", "hosts", "files"],
+    ids=["runtime", "store", "hosts", "files", "http"],
 )
 def test_without_peers_everything_of_ours_is_measured(tmp_path, module, benchmark, plan):
     ours = {name: each for name, each in benchmark.modules.items() if "peers" not in each}

@@ -24,8 +24,9 @@ def test_every_example_is_tested():
     below = {"telegram_bot.py"}
     sessions = {"bot.py", "bot_with_tools.py"}  # run by docs/sessions.py and docs/walk.py
     services = {*SERVERS}  # run by test_services.py
+    http = {"http_trio.py", "http_asyncio.py"}  # run by tests/http/test_mounting.py
     assert {page.name for page in EXAMPLES.glob("*.py")} == {
-        *SCRIPTS, *below, *sessions, *services,
+        *SCRIPTS, *below, *sessions, *services, *http,
     }  # fmt: skip
 
 

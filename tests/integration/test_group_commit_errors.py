@@ -542,3 +542,22 @@ async def test_a_failing_disk_under_the_actor(path, world, names, vfs, face):
     assert names() in (["well"], ["unsynced", "well"])
     with SessionStore(path) as store:
         assert store.integrity_check() == []
+
+
+async def test_a_commit_waits_for_the_disk_unless_all_of_it_may_be_lost(path):
+    """A record of connections is kept if the process is killed; more is not needed."""
+    vfs = FaultyVFS()
+    async with open_store(path, vfs=vfs.name) as store:
+
+        async def flushes(*verbs):
+            before = vfs.calls["xSync"]
+            async with trio.open_nursery() as nursery:
+                for verb, *arguments in verbs:
+                    nursery.start_soon(verb, *arguments)
+            return vfs.calls["xSync"] - before
+
+        await flushes((store.set_meta, "a", "0"))
+        assert await flushes((store.record_process, "p")) == 0
+        assert await flushes((store.set_meta, "a", "1")) == 1
+        assert await flushes((store.record_process, "p"), (store.set_meta, "a", "2")) == 1
+        assert await flushes((store.record_process, "p")) == 0

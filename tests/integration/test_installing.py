@@ -97,7 +97,7 @@ def test_the_command_works_and_names_a_missing_extra(machine, installer):
     done = machine.run("hermes doctor --offline")
     assert (done.returncode, done.stderr) == (1, "")
     assert re.search(r"^PROBLEM +extras +\[bot\] is not installed", done.stdout, re.MULTILINE)
-    assert re.findall(r"\[(\w+)\] is not installed", done.stdout) == ["bot", "mcp"]
+    assert re.findall(r"\[(\w+)\] is not installed", done.stdout) == ["bot", "http", "mcp", "otel"]
     done = machine.run(command)  # as it is written
     assert done.returncode == 0, done.stderr
     done = machine.run("hermes", "hello\n")

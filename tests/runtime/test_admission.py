@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from hermes import Config, Inbound, Source
-from hermes.actors.admission.access import AccessPolicy
+from hermes.actors.admission.access import AccessPolicy, PlatformRules
 from hermes.actors.admission.rate_limit import RateLimit
 from hermes.actors.commands import COMMANDS
-from hermes.embed import open_runtime_asyncio, start_runtime
-from hermes.errors import NotAdmitted
+from hermes.embed import open_runtime, open_runtime_asyncio, start_runtime
+from hermes.errors import NotAdmitted, RateLimited
 from hermes.session_keys import session_key
 from hermes.testing import CountingBuilder, ScriptedAgent, forever, inspect
 from hermes.texts import ENGLISH
@@ -155,6 +155,28 @@ async def test_each_role_can_use_its_own_commands_only(chat, role):
         helped = set(re.findall(r"^/([a-z]+)", await here.say(who, "/help"), re.MULTILINE))
         assert helped == usable(role) - OF_CONSOLE
         assert f", {role};" in await here.say(who, "/whoami")
+
+
+async def test_a_refusal_is_no_notice_on_a_platform_without_an_adapter(path):
+    """There the error says it, and nobody would collect a row of the outbox."""
+    access = AccessPolicy(
+        rules={"web": PlatformRules(users=["1"], pairing=False)},
+        rates=RateLimit(per_minute=0.01, burst=2),
+    )
+    web = Source("web", chat_id="1", user_id="1")
+
+    async def reply(turn):
+        return turn.text
+
+    async with open_runtime(path, agent=reply, access=access) as runtime:
+        await runtime.ask("k", "hello", source=web)
+        count = "SELECT count(*) FROM outbox"
+        rows = await inspect(runtime).store.browse(lambda tx: tx.all(count))
+        with pytest.raises(NotAdmitted):
+            await runtime.ask("k", "/pair 1", source=web)
+        with pytest.raises(RateLimited):
+            await runtime.ask("k", "hello", source=web)
+        assert await inspect(runtime).store.browse(lambda tx: tx.all(count)) == rows
 
 
 async def test_a_command_that_needs_a_higher_role_is_refused_and_not_stored(chat):

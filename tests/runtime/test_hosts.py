@@ -44,8 +44,9 @@ def parameters(verb):
         lambda runtime: runtime.conversation("k"),
         lambda runtime: runtime.admin,
         lambda runtime: runtime.adapter_state,
+        lambda runtime: runtime.api,
     ],
-    ids=["runtime", "conversation", "admin", "adapter_state"],
+    ids=["runtime", "conversation", "admin", "adapter_state", "api"],
 )
 async def test_every_host_has_the_same_verbs_with_the_same_parameters(start, part, host):
     async with start() as runtime:

@@ -15,8 +15,8 @@ from hermes.errors import ContextOverflow
 from hermes.events import Envelope, Notice, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Inbound, Source, ToolCall, TurnResult, Usage
 from hermes.run import status
-from hermes.run.metrics import Metrics
 from hermes.run.telemetry import MAX_TURNS, Telemetry, TurnLog
+from hermes.telemetry.metrics import Metrics
 from hermes.testing import DeterministicCompressor, MemoryAdapter, ScriptedAgent, inspect
 
 BODY = "nobody shall read this"
@@ -216,6 +216,23 @@ async def test_all_events_are_logged_before_the_block_ends(path):
     async with Telemetry(path=path, log_event=lines).observe(closing()):
         await wait_all_tasks_blocked()
     assert len(lines.named("notice")) == 3
+
+
+async def test_the_state_of_the_host_has_its_platforms_servers_and_models(path, start):
+    telemetry = Telemetry(
+        path=path, log_event=Lines(), model="m", dropped=lambda: 3,
+        adapters=lambda: {"telegram": f"refused: {BODY}"},
+        mcp_servers=lambda: {"files": "running"},
+        redact=lambda text: text.replace(BODY, "..."),
+    )  # fmt: skip
+    opening = start(build_agent=lambda _: ScriptedAgent([TurnResult(text="a", usage=[USAGE])]))
+    async with telemetry.observe(opening) as runtime:
+        await runtime.ask("k", "hello")
+        state = telemetry.collected(runtime).host_status()
+    assert (state.model, state.log_lines_dropped) == ("m", 3)
+    assert state.channels == {"telegram": "refused: ..."}
+    assert state.mcp_servers == {"files": "running"}
+    assert [(each.model, each.calls) for each in state.models] == [(USAGE.model, 1)]
 
 
 async def test_a_failing_log_does_not_end_the_runtime(path, start, caplog):

@@ -66,7 +66,7 @@ TABLE = {
     ),
     "7 partial": (
         TurnResult(partial=True, api_calls=5, error="invalid tool call: nonexistent_tool"),
-        10, "complete", ("nonexistent_tool",),
+        10, "partial", ("nonexistent_tool",),
     ),
     "8 speechless": (TurnResult(api_calls=2), 0, "complete", ("without a reply",)),
     "8 blanks": (TurnResult(text=" \n\t "), 0, "complete", ("without a reply",)),

@@ -101,3 +101,10 @@ def test_mappings_and_compression_settings_of_any_class_are_allowed():
     expiry_by = MappingProxyType({"dm": ExpiryPolicy(mode="daily")})
     config = Config(compression=Settings().compression, expiry_by=expiry_by)
     assert config.expiry_of("x", "dm").mode == "daily"
+
+
+def test_conversations_of_api_clients_end_only_if_that_is_said_of_them():
+    daily, idle = ExpiryPolicy(mode="daily"), ExpiryPolicy(mode="idle")
+    assert Config(expiry=daily, expiry_by={"dm": daily}).expiry_of("http", "dm").mode == "none"
+    assert Config(expiry_by={"http": idle}).expiry_of("http", "dm") == idle
+    assert Config(expiry_by={"http/dm": idle}).expiry_of("http", "dm") == idle

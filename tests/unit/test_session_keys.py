@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from hermes.messages import Source
-from hermes.session_keys import MAX_LENGTH, session_key
+from hermes.session_keys import MAX_LENGTH, chat_of, session_key
 from hermes.store.conversations import routes
 
 
@@ -180,3 +180,34 @@ def test_two_accounts_with_a_profile_each_never_share_a_conversation(ids):
     second = Source("telegram", f"a{other[0]}", other[1], "group", None, other[2])
     same = session_key(first, profile=first.account) == session_key(second, profile=second.account)
     assert same == (ids[:3] == ids[3:])
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        (Source("telegram", chat_id="42", user_id="42"), {}),
+        (Source("telegram", chat_id="4:2%", thread_id="t 1"), {}),
+        (Source("console", chat_id="console"), {}),
+        (Source("telegram", chat_id="-1", chat_type="group", user_id="7"), {}),
+        (Source("telegram", chat_id="-1", chat_type="group", user_id="7"), {"shared": True}),
+        (Source("x", chat_id="-1", chat_type="channel", thread_id="3"), {}),
+        (
+            Source("x", chat_id="-1", chat_type="group", thread_id="3", user_id="7"),
+            {"threads_per_user": True},
+        ),
+    ],
+)
+def test_a_key_names_its_chat(source, options):
+    chat = chat_of(session_key(source, **options))
+    found = (chat.platform, chat.chat_type, chat.chat_id, chat.thread_id)
+    assert found == (source.platform, source.chat_type, source.chat_id, source.thread_id)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "me", "agent:main:telegram:dm", "agent:main:telegram:dm:", "agent:main:x:dm:1:2:3",
+     "agent:main:x:group:1:2:3:4", session_key(Source("x", chat_id="c" * 2000))],
+)  # fmt: skip
+def test_other_keys_name_no_chat(key):
+    with pytest.raises(ValueError, match="not the session key of a chat"):
+        chat_of(key)

@@ -67,7 +67,7 @@ async def pair(
         replies.append(_result_text(result, role, texts))
         return reply(replies[-1])
 
-    welcome = functools.partial(_welcome, texts)
+    welcome = functools.partial(welcome_rows, texts)
     await store.approve_pairing(code, role, by, answer=answer, welcome=welcome)
     return replies[-1]
 
@@ -126,7 +126,8 @@ def _result_text(result: Pairing | PairingRejected, role: Role, texts: Texts) ->
     return texts.wrong_code_last if result.left == 1 else texts.wrong_code.format(left=result.left)
 
 
-def _welcome(texts: Texts, pairing: Pairing) -> list[Outbound]:
+def welcome_rows(texts: Texts, pairing: Pairing) -> list[Outbound]:
+    """Return the outbox rows that tell a user that it was let in."""
     text = texts.pairing_welcome
     return outbox_rows(pairing.source, pairing.session_key, "", text, "notice")
 

@@ -59,6 +59,20 @@ class RateLimiter:
             self._buckets.popitem(last=False)
         return TokenBucket(self._rates.burst, now)
 
+    @property
+    def rates(self) -> RateLimit:
+        """The limits of each principal."""
+        return self._rates
+
+    def levels(self) -> list[tuple[float, Hashable]]:
+        """Return what is left to each principal now, and its name; the least first."""
+        rates, now = self._rates, self._clock()
+        found = [
+            (min(each.left + max(now - each.at, 0.0) * rates.per_minute / 60, rates.burst), name)
+            for name, each in self._buckets.items()
+        ]
+        return sorted(found, key=lambda level: level[0])
+
     def take(self, bucket: TokenBucket) -> bool:
         """Take a token; False if there is none."""
         available = bucket.left >= 1

@@ -42,6 +42,9 @@ class Dispatcher:
         self._endpoints: dict[str, dict[str | None, Endpoint]] = {}
         for adapter in adapters:
             self._register(adapter)
+        for accounts in self._endpoints.values():
+            if len(accounts) == 1:  # a chat that names no account is one of the only account
+                accounts.setdefault("", *accounts.values())
         self._served = set(self._endpoints)
         """Platforms that have an adapter, or had one."""
         self._redact = redact or str

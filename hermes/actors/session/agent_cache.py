@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import attrs
 import trio
@@ -25,6 +27,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 16
 _ROW_BYTES = 200
+_id = attrgetter("id")
 _NOT_COUNTED = ("", 0, 0)
 _NO_BUILDS: Mapping[BuildReason, int] = {}
 
@@ -122,7 +125,8 @@ class AgentCache:
             raise TypeError(f"build_agent returned {agent!r}, which has no run(turn)")
         self._use(Snapshot(agent, spec.signature, head.message_count, head.session_id))
         self._context.metrics.builds[reason] += 1
-        self.builds = {**self.builds, reason: self.builds.get(reason, 0) + 1}
+        others = {each: n for each, n in self.builds.items() if each != reason}
+        self.builds = {**others, reason: self.builds.get(reason, 0) + 1}  # the latest comes last
         return agent
 
     def _use(self, snapshot: Snapshot) -> None:
@@ -218,6 +222,16 @@ class AgentCache:
                 transcripts.popitem(last=False)
             self._context.caches.measure(self)
         return cached
+
+    def rows(self, session_id: str, first: int, last: int) -> list[StoredMessage] | None:
+        """Return rows of a cached transcript, from one id to another; None if it lacks them."""
+        cached = None if self._transcripts is None else self._transcripts.get(session_id)
+        if cached is None or cached.last_id < last:
+            return None
+        start = bisect_left(cached.rows, first, key=_id)
+        end = bisect_right(cached.rows, last, lo=start, key=_id)
+        found = cached.rows[start:end]
+        return found if found and (found[0].id, found[-1].id) == (first, last) else None
 
     def estimate(self, session_id: str) -> int:
         """Return the estimated tokens of a cached transcript; 0 if it is not cached."""

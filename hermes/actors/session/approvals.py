@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from hermes.actors.context import RuntimeContext
 from hermes.actors.session.commands.listing import is_number
+from hermes.actors.session.files import with_files
 from hermes.actors.session.running_turn import RunningTurn
 from hermes.messages import (
     APPROVAL,
@@ -24,6 +25,7 @@ from hermes.messages import (
     InboxReply,
     InboxRow,
     TurnCommit,
+    TurnResult,
 )
 from hermes.sanitize import shorten
 from hermes.texts import Texts
@@ -48,6 +50,18 @@ class Answer(msgspec.Struct, frozen=True):
     text: str
     stored: bool = False
     shows: tuple[Approval, ...] = ()
+
+
+def with_details(
+    commit: TurnCommit, turn: RunningTurn, result: TurnResult, context: RuntimeContext
+) -> TurnCommit:
+    """Add what only some turns have: questions, files, calls of a client's tools."""
+    commit = with_questions(commit, turn, context)
+    if result.files:
+        commit = with_files(commit, result.files, turn.rows[-1])
+    if result.calls and commit.reply is not None:
+        commit = replace(commit, reply=replace(commit.reply, calls=tuple(result.calls)))
+    return commit
 
 
 def with_questions(commit: TurnCommit, turn: RunningTurn, context: RuntimeContext) -> TurnCommit:

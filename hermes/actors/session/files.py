@@ -30,6 +30,7 @@ from hermes.protocols import FileReader, FileStore
 from hermes.sanitize import one_line, scrub
 from hermes.session_keys import payer_of
 from hermes.transcript.attachments import check_url, describe
+from hermes.transcript.calls import open_calls
 from hermes.user_code import loggable
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -116,16 +117,20 @@ def with_files(
 ) -> TurnCommit:
     """Return the commit with files: in the last row of the assistant, the reply and the outbox.
 
-    `kept` is what `keep_file` has returned; `row` is the message that is replied to.
+    `kept` is what `keep_file` has returned; `row` is the message that is replied to. The row of
+    the assistant may have calls of a client's tools, which wait for their results; nothing may
+    follow it then.
     """
     assert commit.reply is not None
     files = [file for file in kept if isinstance(file, StoredFile)]
     parts = tuple(file.part for file in files)
     rows, last = list(commit.rows), len(commit.rows) - 1
-    if rows and rows[last].role == "assistant" and not rows[last].tool_calls:
-        rows[last] = replace(rows[last], parts=(*(rows[last].parts or ()), *parts))
-    else:
-        rows.append(Message("assistant", None, parts=parts))
+    if open_calls(rows):
+        last = max(index for index, each in enumerate(rows) if each.role == "assistant")
+    elif not rows or rows[last].role != "assistant" or rows[last].tool_calls:
+        rows.append(Message("assistant", None))
+        last = len(rows) - 1
+    rows[last] = replace(rows[last], parts=(*(rows[last].parts or ()), *parts))
     reply = replace(commit.reply, files=tuple(files))
     return replace(commit, rows=rows, reply=reply, outbox=_with_files(commit, parts, row))
 
@@ -133,11 +138,15 @@ def with_files(
 def _with_files(
     commit: TurnCommit, parts: Sequence[JsonObject], row: InboxRow
 ) -> Sequence[Outbound]:
-    """Return the replies, the last of which has the files."""
+    """Return the replies, the last of which has the files; none for the client of an API."""
     assert commit.reply is not None
+    request = row.inbound.request
+    source = row.inbound.source if request is None else request.deliver
+    if source is None:  # an API client gets the reply, and no adapter sends it
+        return commit.outbox
     outbox = list(commit.outbox)
     if not commit.reply.text:
-        source, key, session_id = row.inbound.source, commit.session_key, commit.reply.session_id
+        key, session_id = commit.session_key, commit.reply.session_id
         to = row.inbound.platform_message_id
         outbox += outbox_rows(source, key, session_id, "", "reply", to)
     outbox[-1] = replace(outbox[-1], body={**outbox[-1].body, "files": list(parts)})

@@ -151,8 +151,12 @@ class SessionInbox:
         return rows
 
     def _merges(self, row: InboxRow, later: InboxRow) -> bool:
-        """Whether two messages share a turn; not if turns with one of them keep crashing."""
-        together = self._merge or row.inbound.linger > 0
+        """Whether two messages share a turn; not if turns with one of them keep crashing.
+
+        The request of an API client has a turn of its own.
+        """
+        requested = row.inbound.request is not None or later.inbound.request is not None
+        together = not requested and (self._merge or row.inbound.linger > 0)
         return together and max(row.attempts, later.attempts) < SUSPECT
 
     def remove(self, inbox_id: int) -> InboxRow | None:

@@ -20,6 +20,7 @@ from hermes.messages import (
     Head,
     InboxReply,
     JsonObject,
+    Message,
     Route,
     SessionChange,
     Source,
@@ -62,14 +63,18 @@ async def switch(
 
 
 async def branch(
-    state: SessionState, title: str | None = None, *, answer: InboxReply | None = None
+    state: SessionState,
+    title: str | None = None,
+    *,
+    before: int | None = None,
+    answer: InboxReply | None = None,
 ) -> SessionChange:
-    """Continue in a copy of the conversation."""
+    """Continue in a copy of the conversation, or of what precedes the message `before`."""
     if await _current(state) is None:
-        return _unchanged(state, "branch", state.context.texts.nothing_to_branch)
+        return _nothing_to_branch(state, before)
     head = await state.locate()
     child = await state.context.store.branch(
-        head.session_id, title=title, session_key=state.key, answer=answer
+        head.session_id, title=title, session_key=state.key, before=before, answer=answer
     )
     state.forget()
     await state.locate()
@@ -79,17 +84,25 @@ async def branch(
     )
 
 
-async def branch_to(state: SessionState, other_key: str, title: str | None) -> SessionChange:
+def _nothing_to_branch(state: SessionState, before: int | None) -> SessionChange:
+    if before is not None:
+        raise ValueError(f"the current session has no message {before}")
+    return _unchanged(state, "branch", state.context.texts.nothing_to_branch)
+
+
+async def branch_to(
+    state: SessionState, other_key: str, title: str | None, *, before: int | None = None
+) -> SessionChange:
     """Point another key at a copy of the conversation; this one stays as it is."""
     if await _current(state) is None:
-        return _unchanged(state, "branch", state.context.texts.nothing_to_branch)
+        return _nothing_to_branch(state, before)
     store, head = state.context.store, await state.locate()
-    before = await store.route_head(other_key)
-    child = await store.branch(head.session_id, title=title, session_key=other_key)
+    old = await store.route_head(other_key)
+    child = await store.branch(head.session_id, title=title, session_key=other_key, before=before)
     return SessionChange(
         session_key=other_key,
         reason="branch",
-        old_session_id=None if before is None else before[1].session_id,
+        old_session_id=None if old is None else old[1].session_id,
         session_id=child,
     )
 
@@ -179,6 +192,15 @@ async def post(
     if posted.title is not None:
         publish_title(state, posted.head.session_id, posted.title)
     return posted.message
+
+
+async def add_messages(
+    state: SessionState, rows: Sequence[Message], source: Source
+) -> list[StoredMessage]:
+    """Append messages of a history to the conversation; no turn answers them."""
+    added = await state.context.store.add_messages(state.key, rows, source)
+    state.forget()
+    return added
 
 
 async def _redacted(state: SessionState, text: str) -> str:

@@ -18,6 +18,7 @@ from hermes.errors import HermesError, TurnClosed
 from hermes.events import (
     AgentEvent,
     ApprovalAsked,
+    ReasoningDelta,
     RuntimeEvent,
     Steered,
     TextDelta,
@@ -26,6 +27,7 @@ from hermes.events import (
     TurnStarted,
 )
 from hermes.messages import (
+    NO_OPTIONS,
     Approval,
     Attachment,
     ConversationSettings,
@@ -38,6 +40,8 @@ from hermes.messages import (
     Source,
     StoredFile,
     StoredMessage,
+    TurnOptions,
+    TurnProgress,
     TurnResult,
     Usage,
 )
@@ -47,8 +51,8 @@ from hermes.redaction import EventRedactor, Redactor, redact_messages
 from hermes.session_keys import payer_of
 from hermes.transcript.attachments import as_text
 from hermes.transcript.render import render
-from hermes.transcript.rows import rows_from_events
-from hermes.transcript.validate import check_call, check_files
+from hermes.transcript.rows import rows_from_events, tools_of
+from hermes.transcript.validate import check_call, check_calls, check_files
 
 Rows: TypeAlias = Sequence[Message | StoredMessage]
 
@@ -125,6 +129,12 @@ class RunningTurn:
         return metadata_of(self.rows)
 
     @property
+    def options(self) -> TurnOptions:
+        """What an API client wants of this turn."""
+        request = self.rows[0].inbound.request
+        return NO_OPTIONS if request is None else request.options
+
+    @property
     def runtime(self) -> TurnRuntime:
         """The conversation of the turn, and others. Raises `TurnClosed` if the turn is over."""
         self._require_open()
@@ -140,8 +150,7 @@ class RunningTurn:
     @property
     def decided_calls(self) -> list[int]:
         """The numbers of the tool calls that the input approves or denies."""
-        calls = [row.inbound.decided_call for row in self.rows]
-        return [number for number in calls if number is not None]
+        return [number for row in self.rows for number in row.inbound.decided_calls]
 
     @property
     def published_text(self) -> str:
@@ -174,6 +183,25 @@ class RunningTurn:
                 case ToolFinished(call_id):
                     running = [started for started in running if started.call.id != call_id]
         return running
+
+    @property
+    def progress(self) -> TurnProgress | None:
+        """What the turn has published so far; None before its start and after its end."""
+        started = self.started
+        if started is None or self.reply is not None or self.discarded:
+            return None
+        kept = [delta.text for delta in self.published_deltas if not delta.restart]
+        reasoning = [event for event in self._published if isinstance(event, ReasoningDelta)]
+        return TurnProgress(
+            turn_id=self.turn_id,
+            session_id=started.session_id,
+            inbox_ids=tuple([row.inbox_id for row in self.rows]),
+            attempt=started.attempt,
+            started_at=self.rows[0].accepted_at + started.waited,
+            text="".join(kept),
+            reasoning="".join(f"{event.text}" for event in reasoning),
+            tools=tools_of(self._published),
+        )
 
     @property
     def _deltas(self) -> list[TextDelta]:
@@ -294,8 +322,9 @@ class RunningTurn:
     async def keep_files(self, result: TurnResult) -> TurnResult:
         """Store the files of a result, and return the result with the stored ones.
 
-        Raises `TypeError` if something else is among them.
+        Raises `TypeError` if something else is among them, or among its calls.
         """
+        check_calls(result.calls)
         check_files(result.files)
         kept = [await keep_file(self, file) for file in result.files]
         missing = [file for file in kept if isinstance(file, str)]

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 
 import attrs
 import trio
-from msgspec.structs import replace
 
 from hermes.actors.budget import in_background
 from hermes.actors.session import compression, operations
 from hermes.actors.session.agent_cache import CachedTranscript
-from hermes.actors.session.approvals import with_questions
-from hermes.actors.session.files import with_files
+from hermes.actors.session.approvals import with_details, with_questions
 from hermes.actors.session.inbox import SessionInbox
 from hermes.actors.session.retries import TEMPORARY, commit_later
 from hermes.actors.session.running_turn import RunningTurn
@@ -88,7 +86,7 @@ class Attempt:
         """How the turn ended."""
         if self.result.failed or self.result.interrupted:
             return "failed" if self.result.failed else "interrupted"
-        return "partial" if self.result.partial and self.result.text else "complete"
+        return "partial" if self.result.partial and self.text else "complete"
 
     @property
     def text(self) -> str:
@@ -128,7 +126,7 @@ class TurnRunner:
         turn = self.turn = self.latest = RunningTurn(
             TurnContext(state.key, state.session_id or "", rows[0].inbox_id),
             list(rows),
-            [] if retry else [row.message for row in rows],
+            [] if retry else [message for row in rows for message in row.messages],
             functools.partial(context.bus.publish, state.key, rows[0].inbox_id),
             context.store,
             context.in_flight,
@@ -199,8 +197,9 @@ class TurnRunner:
         state.cache.begin(head)
         attempt.result = TurnResult(interrupted=True)
         waited = max(0.0, state.context.wall() - turn.rows[0].accepted_at)
-        about = (tuple([row.inbox_id for row in turn.rows]), waited, metadata_of(turn.rows))
-        turn.started = TurnStarted(turn.turn_id, head.session_id, attempt.build_reason, *about)
+        ids, number = tuple([row.inbox_id for row in turn.rows]), turn.rows[0].attempts + 1
+        about = (attempt.build_reason, ids, waited, metadata_of(turn.rows), number)
+        turn.started = TurnStarted(turn.turn_id, head.session_id, *about)
         state.context.bus.publish(state.key, turn.turn_id, turn.started)
         if state.context.transcriber is not None:
             await transcribe_input(state.context, turn)
@@ -208,10 +207,10 @@ class TurnRunner:
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
         check_result(result)
-        if result.files:
+        if result.files or result.calls:
             result = await turn.keep_files(result)
         attempt.result = result if redact is None else await redact_result(result, redact)
-        attempt.error_kind = "agent" if result.failed else None
+        attempt.error_kind = str(result.error_kind or "agent") if result.failed else None
 
     async def _retry_shorter(self, turn: RunningTurn, first: Attempt, *, retry: bool) -> Attempt:
         """Compress the conversation and run the agent again, if that is possible."""
@@ -249,10 +248,9 @@ class TurnRunner:
         if caught.error is not None:
             rows = await self._refuse(turn, attempt, caught.error)
         commit = self._commit_for(turn, attempt, rows, notices)
-        if any(isinstance(event, ApprovalAsked) for event in turn.events):
-            commit = with_questions(commit, turn, self._state.context)
-        if attempt.result.files:
-            commit = with_files(commit, attempt.result.files, turn.rows[-1])
+        asked = any(isinstance(event, ApprovalAsked) for event in turn.events)
+        if asked or attempt.result.files or attempt.result.calls:
+            commit = with_details(commit, turn, attempt.result, self._state.context)
         try:
             done = await self._commit(commit)
         except NotInLineage as error:  # the agent named a session of another conversation
@@ -260,8 +258,8 @@ class TurnRunner:
         if isinstance(done, Discarded):
             turn.discarded = True
             return
-        assert commit.reply is not None
-        reply = turn.reply = replace(commit.reply, session_id=done.head.session_id)
+        reply = turn.reply = done.reply
+        assert reply is not None
         bus, key = self._state.context.bus, self._state.key
         for notice in notices:
             bus.publish(key, turn.turn_id, Notice(notice))
@@ -338,7 +336,7 @@ class TurnRunner:
             except TEMPORARY as error:
                 done = await commit_later(context, commit, started, error)
         assert done is not None
-        context.metrics.commits.add(started, trio.current_time())
+        context.metrics.commits.add(started, trio.current_time(), commit.inbox_ids[0])
         return done
 
     # 3. Take over the new state

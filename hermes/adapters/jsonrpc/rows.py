@@ -13,23 +13,25 @@ def last_rows(rows: Sequence[StoredMessage], limit: int, before: int | None = No
     """Return the last `limit` rows, or the last ones before the message with the id `before`."""
     if before is not None:
         rows = [row for row in rows if row.id < before]
-    return [
-        t.Row(
-            id=row.id,
-            role=row.role,
-            text=row.content,
-            timestamp=row.timestamp,
-            tool_calls=[
-                {"id": call.id, "name": call.name, "arguments": call.arguments}
-                for call in row.tool_calls
-            ],
-            tool_call_id=row.tool_call_id,
-            tool_name=row.tool_name,
-            reasoning=row.reasoning,
-            parts=file_parts(row.parts),
-        )
-        for row in rows[-limit:]
-    ]
+    return [to_row(row) for row in rows[-limit:]]
+
+
+def to_row(row: StoredMessage) -> t.Row:
+    """Return a message of a transcript."""
+    return t.Row(
+        id=row.id,
+        role=row.role,
+        text=row.content,
+        timestamp=row.timestamp,
+        tool_calls=[
+            {"id": call.id, "name": call.name, "arguments": call.arguments}
+            for call in row.tool_calls
+        ],
+        tool_call_id=row.tool_call_id,
+        tool_name=row.tool_name,
+        reasoning=row.reasoning,
+        parts=file_parts(row.parts),
+    )
 
 
 def listed(found: SessionSummary, live: str | None) -> t.ListedSession:

@@ -20,10 +20,11 @@ from hermes.agents.providers.base import (
     Unavailable,
     token_count,
 )
+from hermes.agents.providers.options import anthropic_fields, as_user, limited, merged
 from hermes.agents.providers.sse_transport import post, response_error
 from hermes.agents.providers.stream_events import EventDecoder, HalfJoiner
 from hermes.events import ReasoningDelta, TextDelta
-from hermes.messages import JsonObject, Message, ToolCall, Usage
+from hermes.messages import NO_OPTIONS, JsonObject, Message, ToolCall, TurnOptions, Usage
 from hermes.sanitize import encodable
 
 VERSION = "2023-06-01"
@@ -240,6 +241,8 @@ class AnthropicMessages:
     endpoint: Endpoint
     system: str | None = None
     tools: tuple[JsonObject, ...] = ()
+    options: TurnOptions = NO_OPTIONS
+    """What the client of a turn wants."""
     _prefix: bytes = attrs.field(init=False)
     """The start of every request body."""
     _acceptance: Acceptance = attrs.field(init=False)
@@ -250,12 +253,14 @@ class AnthropicMessages:
 
     @_prefix.default
     def _make_prefix(self) -> bytes:
-        request: dict[str, object] = {
+        request: JsonObject = {
             "model": self.endpoint.model,
             "stream": True,
             "max_tokens": self.endpoint.max_tokens or MAX_TOKENS,
         }
         request.update(self.endpoint.parameters)
+        if self.options != NO_OPTIONS:
+            request = merged(request, anthropic_fields(self.options, self.endpoint, self.tools))
         if self.tools:
             tools: list[JsonObject] = [
                 {
@@ -272,6 +277,12 @@ class AnthropicMessages:
             request["system"] = [text]
         return _encode(request)[:-1] + b',"messages":['
 
+    def configured(self, options: TurnOptions) -> AnthropicMessages:
+        """Return a provider for one turn (see `ConfigurableProvider`)."""
+        most = attrs.evolve(self.endpoint, max_tokens=self.endpoint.max_tokens or MAX_TOKENS)
+        tools, endpoint = (*self.tools, *options.tools), limited(most, options)
+        return attrs.evolve(self, endpoint=endpoint, tools=tools, options=options)
+
     def encode(self, messages: Sequence[Message]) -> list[bytes]:
         """Encode messages as JSON."""
         return [_encode(message) for message in to_json(messages, self._acceptance)]
@@ -284,6 +295,7 @@ class AnthropicMessages:
         marked = list(new)
         if marked:
             marked[-1] = _with_breakpoint(marked[-1])
+        suffix = [as_user(each) if each.role == "system" else each for each in suffix]
         rest = b",".join([*marked, *self.encode(suffix)])
         before = _with_breakpoint(history) if history else b""
         return b"".join([self._prefix, before, b"," if before and rest else b"", rest, b"]}"])

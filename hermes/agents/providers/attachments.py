@@ -114,6 +114,11 @@ def anthropic_acceptance(endpoint: Endpoint) -> Acceptance:
     )
 
 
+def acceptance_of(protocol: Literal["openai", "anthropic"], endpoint: Endpoint) -> Acceptance:
+    """Return what the model of an endpoint takes."""
+    return (anthropic_acceptance if protocol == "anthropic" else openai_acceptance)(endpoint)
+
+
 def text_part(text: str) -> JsonObject:
     """Return a text as a part; both protocols have the same."""
     return {"type": "text", "text": text}

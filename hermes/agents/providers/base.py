@@ -45,6 +45,11 @@ class ProviderError(HermesError):
         """Return why, for the user: the message, unless the table has a sentence for it."""
         return str(self)
 
+    @property
+    def kind(self) -> str:
+        """The `error_kind` of a turn that fails with this error."""
+        return type(self).__name__
+
 
 class AuthenticationFailed(ProviderError):
     """The API key is missing, wrong, or not valid for this model."""
@@ -78,6 +83,11 @@ class Unavailable(ProviderError):
         super().__init__(text)
         self.retry_after = retry_after
         self.rate_limited = rate_limited
+
+    @property
+    def kind(self) -> str:
+        """The `error_kind` of a turn: "RateLimited" if too many requests were sent."""
+        return "RateLimited" if self.rate_limited else super().kind
 
 
 @attrs.frozen(kw_only=True)

@@ -22,6 +22,7 @@ from hermes.agents.providers.base import (
     token_count,
 )
 from hermes.agents.providers.openai_messages import to_json
+from hermes.agents.providers.options import limited, merged, openai_fields
 from hermes.agents.providers.sse_transport import post, response_error
 from hermes.agents.providers.stream_events import (
     JSON_ERRORS,
@@ -31,7 +32,7 @@ from hermes.agents.providers.stream_events import (
 )
 from hermes.agents.providers.tool_calls import Nesting
 from hermes.events import ReasoningDelta, TextDelta
-from hermes.messages import JsonObject, Message, ToolCall, Usage
+from hermes.messages import NO_OPTIONS, JsonObject, Message, ToolCall, TurnOptions, Usage
 from hermes.sanitize import encodable
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -282,6 +283,8 @@ class OpenAIChat:
     endpoint: Endpoint
     system: str | None = None
     tools: tuple[JsonObject, ...] = ()
+    options: TurnOptions = NO_OPTIONS
+    """What the client of a turn wants."""
     _prefix: tuple[bytes, bytes] = attrs.field(init=False)
     """The start of every request body, and the encoded system message."""
     _acceptance: Acceptance = attrs.field(init=False)
@@ -292,16 +295,23 @@ class OpenAIChat:
 
     @_prefix.default
     def _make_prefix(self) -> tuple[bytes, bytes]:
-        request: dict[str, object] = {"model": self.endpoint.model, "stream": True}
+        request: JsonObject = {"model": self.endpoint.model, "stream": True}
         request["stream_options"] = {"include_usage": True}
         if self.endpoint.max_tokens is not None:
             request["max_tokens"] = self.endpoint.max_tokens
         request.update(self.endpoint.parameters)
+        if self.options != NO_OPTIONS:
+            request = merged(request, openai_fields(self.options, self.endpoint, self.tools))
         if self.tools:
             request["tools"] = [{"type": "function", "function": tool} for tool in self.tools]
         start = _encode(request)[:-1] + b',"messages":['
         system = {"role": "system", "content": self.system}
         return start, _encode(system) if self.system else b""
+
+    def configured(self, options: TurnOptions) -> OpenAIChat:
+        """Return a provider for one turn (see `ConfigurableProvider`)."""
+        tools, endpoint = (*self.tools, *options.tools), limited(self.endpoint, options)
+        return attrs.evolve(self, endpoint=endpoint, tools=tools, options=options)
 
     def encode(self, messages: Sequence[Message]) -> list[bytes]:
         """Encode messages as JSON."""

@@ -10,9 +10,10 @@ import attrs
 import trio
 
 from hermes.agents.providers.base import Completion, Delta, Endpoint, FileBody, Provider
+from hermes.agents.providers.options import configured
 from hermes.errors import TurnClosed
 from hermes.events import ReasoningDelta, TextDelta
-from hermes.messages import Message
+from hermes.messages import Message, TurnOptions
 from hermes.redaction import Redact, ValueRedactor, redact_message
 from hermes.redaction.slices import SLICE, SlicingRedactor, prepare, slices
 from hermes.redaction.stream import ChainedStream, RedactingStream, as_redactor
@@ -70,6 +71,10 @@ class RedactingProvider:
     def endpoint(self) -> Endpoint:
         """Where the model is."""
         return self.provider.endpoint
+
+    def configured(self, options: TurnOptions) -> RedactingProvider:
+        """Return a provider for one turn. Raises `OptionRefused`."""
+        return attrs.evolve(self, provider=configured(self.provider, options))
 
     def encode(self, messages: Sequence[Message]) -> list[bytes]:
         """Encode messages as JSON."""

@@ -61,6 +61,7 @@ class Retries:
                 # Jitter spreads the load when a provider recovers.
                 delay = max(requested, backoff.next() * random.uniform(0.5, 1.0))
                 if trio.current_time() + delay >= deadline:
-                    raise Unavailable(f"{error}; {NO_TIME}") from error
+                    text, limited = f"{error}; {NO_TIME}", error.rate_limited
+                    raise Unavailable(text, rate_limited=limited) from error
                 on_retry(delay, error)
                 await trio.sleep(delay)

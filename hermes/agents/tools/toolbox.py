@@ -38,6 +38,7 @@ from hermes.protocols import ToolRecords, Turn
 from hermes.redaction import redact_all
 from hermes.redaction.slices import prepare
 from hermes.sanitize import one_line
+from hermes.session_keys import API_PLATFORM
 from hermes.transcript import questions
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -52,6 +53,10 @@ UNKNOWN_OUTCOME = (
 NEEDS_APPROVAL = (
     "{name} was not run: it needs the user's approval. Ask the user to reply /approve {number} "
     "(or /deny {number}), and end your turn now; do not call it again before that."
+)
+CLIENT_ASKS = (
+    "{name} was not run: it needs the user's approval, and the user is asked for it after your "
+    "answer. End your turn now; do not call it again before the user has decided."
 )
 ARGUMENTS_TOO_LONG = (
     "{name} was not run: its arguments are too long to be shown to the user for approval."
@@ -180,6 +185,8 @@ class Toolbox:
 
         def question(approval: Approval) -> list[Outbound]:
             asked.append(approval)
+            if source.platform == API_PLATFORM:  # its response has the question
+                return []
             text = questions.question(approval, texts, limit=route.limit)
             return question_rows(source, approval, session_id, text)
 
@@ -195,8 +202,9 @@ class Toolbox:
         except (StoreError, Overloaded) as error:
             return _not_recorded(tool, error, _extra(turn))
         turn.emit(ApprovalAsked(approval, again=not asked))
-        text = NEEDS_APPROVAL.format(name=tool.name, number=approval.approval_id)
-        return ToolOutcome(text, failed=True)
+        by_client = source.platform == API_PLATFORM
+        text = CLIENT_ASKS if by_client else NEEDS_APPROVAL
+        return ToolOutcome(text.format(name=tool.name, number=approval.approval_id), failed=True)
 
     async def _call(self, tool: Tool, arguments: Arguments, turn: Turn) -> ToolOutcome:
         """Call the function, within its timeout and the deadline of the turn."""

@@ -10,10 +10,10 @@ from typing import Final
 from msgspec import convert
 from msgspec.structs import replace
 
-from hermes.errors import AttachmentRefused, UnknownFile
+from hermes.errors import AttachmentRefused, AttachmentTooLarge, UnknownFile
 from hermes.messages import Inbound, JsonObject, Message, StoredFile, file_id_of, file_ids
 from hermes.sanitize import one_line, scrub
-from hermes.store.files.blobs import StagedFile
+from hermes.store.files.blobs import StagedFile, new_file_id
 from hermes.store.transaction import Transaction
 from hermes.transcript.attachments import check_part
 from hermes.transcript.validate import check_depth
@@ -99,6 +99,19 @@ def add_file(
     return file
 
 
+def add_copy(
+    tx: Transaction, file: StoredFile, digest: str, *, session_key: str, principal: str | None
+) -> StoredFile:
+    """Store another file with the content of this one, for another conversation.
+
+    Raises `AttachmentTooLarge` if a limit is reached.
+    """
+    _check_space(tx, file.size, session_key, principal)
+    copy = replace(file, id=new_file_id())
+    insert_file(tx, copy, digest, session_key, principal)
+    return copy
+
+
 def insert_file(
     tx: Transaction,
     file: StoredFile,
@@ -173,6 +186,12 @@ def _check_limits(
         raise AttachmentRefused(f"files of the type {kind} are not accepted")
     if (staged.media.width or 0) * (staged.media.height or 0) > limits.max_pixels:
         raise AttachmentRefused(f"the image has more than {limits.max_pixels:,} pixels")
+    _check_space(tx, staged.size, session_key, principal)
+
+
+def _check_space(tx: Transaction, size: int, session_key: str, principal: str | None) -> None:
+    """Raise `AttachmentTooLarge` if the conversation or the user has too many files."""
+    limits = tx.db.limits
     for column, value, most, count, whose in (
         ("session_key", session_key, limits.conversation_bytes, limits.conversation_files,
          "this conversation"),
@@ -182,8 +201,8 @@ def _check_limits(
             f"SELECT count(*), coalesce(sum(size), 0) FROM files WHERE {column} = ?", value
         )
         assert row is not None
-        if row[0] >= count or row[1] + staged.size > most:
-            raise AttachmentRefused(
+        if row[0] >= count or row[1] + size > most:
+            raise AttachmentTooLarge(
                 f"the files of {whose} reach its limit of {count:,} files and {most:,} bytes; "
                 "delete old conversations first"
             )
@@ -212,7 +231,7 @@ def get_files(tx: Transaction, ids: Sequence[str], *, session_key: str) -> dict[
         raise AttachmentRefused(f"a message can have {limits.message_files} files, not {len(ids)}")
     if size > limits.message_bytes:
         text = f"the files have {size:,} bytes together; the limit is {limits.message_bytes:,}"
-        raise AttachmentRefused(text)
+        raise AttachmentTooLarge(text)
     return known
 
 

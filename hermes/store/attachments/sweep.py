@@ -25,7 +25,7 @@ STEP = 200
 # with the machine, so a file from a later time of it is at least as old as the machine's start.
 IS_OLD: Final = f"CASE WHEN f.steady_at <= ?1 THEN ?1 - f.steady_at ELSE ?1 END > {SPARED}"
 _FILES = (
-    f"SELECT f.id, {IS_OLD} AND {attachments.UNUSED} FROM files f "
+    f"SELECT f.id, f.purpose IS NULL AND {IS_OLD} AND {attachments.UNUSED} FROM files f "
     f"WHERE f.id > ?2 ORDER BY f.id LIMIT {STEP}"
 )
 _BLOBS = (
@@ -144,7 +144,7 @@ def unused(tx: Transaction) -> Swept:
     """Return what a sweep would remove now."""
     sql = (
         "SELECT hash FROM blobs b WHERE EXISTS (SELECT 1 FROM files f WHERE f.hash = b.hash "
-        f"AND NOT ({IS_OLD} AND {attachments.UNUSED}))"
+        f"AND NOT (f.purpose IS NULL AND {IS_OLD} AND {attachments.UNUSED}))"
     )
     kept = {hash_ for (hash_,) in tx.all(sql, tx.steady)}
     sizes: list[int] = []

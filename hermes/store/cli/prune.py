@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from hermes.messages import Pruned
 from hermes.store.attachments.sweep import Swept, sweep_files
+from hermes.store.cli.ages import DAY
 from hermes.store.cli.opening import existing_path, open_current, run_chunked
 from hermes.store.cli.output import (
     Printer,
@@ -26,7 +27,6 @@ from hermes.store.cli.show import platform
 from hermes.store.maintenance import cleanup
 from hermes.store.sync_store import SessionStore
 
-DAY = 86_400.0
 MAX_SHOWN = 20
 
 

@@ -187,26 +187,19 @@ def find_event(
     return None if row is None else get_outcome(tx, row[0])
 
 
-def finish(
-    tx: Transaction, inbox_ids: Sequence[int], reply: Reply | None, session_id: str | None
-) -> int:
+def finish(tx: Transaction, inbox_ids: Sequence[int], reply: Reply | None) -> int:
     """Close rows that were answered; return how many of them were open.
 
     The text of a closed row is dropped: it is in the transcript. The row itself stays, so that a
-    repeated event is recognized, with the reply for its sender. `session_id` replaces the session
-    that the reply names.
+    repeated event is recognized, with the reply for its sender.
     """
-    answered = _stored(reply, session_id)
+    answered = _stored(reply)
     return sum(tx.run(_FINISH, tx.now, *answered, inbox_id) for inbox_id in inbox_ids)
 
 
-def _stored(reply: Reply | None, session_id: str | None) -> tuple[int | None, str | None]:
+def _stored(reply: Reply | None) -> tuple[int | None, str | None]:
     """Return the columns `turn_id` and `reply`; a reply is stored once, with its first message."""
-    if reply is None:
-        return None, None
-    if session_id is not None:
-        reply = replace(reply, session_id=session_id)
-    return reply.turn_id, codec.encode_json(reply)
+    return (None, None) if reply is None else (reply.turn_id, codec.encode_json(reply))
 
 
 def withdraw(tx: Transaction, session_key: str, inbox_id: int) -> Withdrawn | None:
@@ -224,7 +217,7 @@ def withdraw(tx: Transaction, session_key: str, inbox_id: int) -> Withdrawn | No
     reply = Reply(
         text="", session_id=row[4], turn_id=inbox_id, status="withdrawn", metadata=metadata
     )
-    finish(tx, [inbox_id], reply, None)
+    finish(tx, [inbox_id], reply)
     tx.run("UPDATE inbox SET note = 'withdrawn' WHERE id = ?", inbox_id)
     return Withdrawn(found, reply)
 
@@ -236,7 +229,7 @@ def park_inbox(
 
     Parked rows keep their text. `answer` is sent to the user if any row was open.
     """
-    answered = _stored(None if answer is None else answer.reply, None)
+    answered = _stored(None if answer is None else answer.reply)
     sql = (
         "UPDATE inbox SET state = 'parked', closed_at = ?1, note = ?2, turn_id = ?3, "
         "reply = iif(id = ?3, ?4, NULL) WHERE id = ?5 AND state = 'open'"
@@ -258,13 +251,18 @@ def close(tx: Transaction, answer: InboxReply | None, session_id: str | None = N
     # The last row is the one that is answered; it closes the others.
     turn_id = max(answer.inbox_ids, default=0)
     others = [inbox_id for inbox_id in answer.inbox_ids if inbox_id != turn_id]
-    closed = finish(tx, others, answer.dropped, session_id)
-    closed += finish(tx, [turn_id], answer.reply, session_id)
+    closed = finish(tx, others, _moved(answer.dropped, session_id))
+    closed += finish(tx, [turn_id], _moved(answer.reply, session_id))
     if closed or not answer.inbox_ids:
         replies = answer.outbox
         if session_id is not None:
             replies = [addressed(reply, session_id) for reply in replies]
         outbox.enqueue(tx, answer.session_key, turn_id, replies)
+
+
+def _moved(reply: Reply | None, session_id: str | None) -> Reply | None:
+    """Return the reply with another session, if there is one."""
+    return reply if reply is None or session_id is None else replace(reply, session_id=session_id)
 
 
 def addressed(reply: Outbound, session_id: str) -> Outbound:

@@ -36,6 +36,13 @@ BELONGS = (
     "UNION ALL SELECT session_no FROM shared_sessions JOIN k USING (session_key))"
 )
 """Condition on `sessions s`, with the session_key as its only value."""
+BEGINS = (
+    "EXISTS (SELECT 1 FROM json_each(?) p "
+    "WHERE substr(s.session_key, 1, length(p.value)) = p.value OR EXISTS ("
+    "SELECT 1 FROM shared_sessions h WHERE h.session_no = s.no "
+    "AND substr(h.session_key, 1, length(p.value)) = p.value))"
+)
+"""The same for keys that begin with one of these texts, a JSON array."""
 
 
 def compression_child(tx: Transaction, no: int) -> tuple[int, str, str | None] | None:

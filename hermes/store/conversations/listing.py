@@ -72,7 +72,7 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
         limit,
         offset,
     )
-    return [_summary(tx, sessions.from_row(row)) for row in found]
+    return [summary(tx, sessions.from_row(row)) for row in found]
 
 
 def find(tx: Transaction, target: str, *, session_key: str | None = None) -> SessionMatch | None:
@@ -97,7 +97,8 @@ def find(tx: Transaction, target: str, *, session_key: str | None = None) -> Ses
     return SessionMatch(sessions.get_session(tx, ids[-1]), tuple(ids), tuple(keys), tuple(owners))
 
 
-def _summary(tx: Transaction, session: Session) -> SessionSummary:
+def summary(tx: Transaction, session: Session) -> SessionSummary:
+    """Return a session as an entry of a list."""
     root = lineages.get_conversation_root(tx, session.id)
     row = tx.one("SELECT no, started_at FROM sessions WHERE id = ?", root)
     assert row is not None

@@ -228,6 +228,19 @@ def get_messages(
     )
 
 
+def latest(tx: Transaction, session_id: str, limit: int) -> list[StoredMessage]:
+    """Return the last live rows of a session, in order. Raises `UnknownSession`."""
+    low, high = codec.bounds(sessions.require(tx, session_id))
+    rows = tx.all(
+        f"SELECT {codec.COLUMNS} FROM all_messages WHERE id BETWEEN ? AND ? AND live = 1 "
+        "ORDER BY id DESC LIMIT ?",
+        low,
+        high,
+        limit,
+    )
+    return codec.to_messages(rows[::-1])
+
+
 def messages_after(tx: Transaction, no: int, message_id: int) -> list[StoredMessage]:
     """Return the live rows after the given message."""
     return _live_messages(tx, no, message_id + 1)
@@ -307,7 +320,16 @@ def is_live(tx: Transaction, message_id: int) -> bool:
     return tx.one("SELECT 1 FROM all_messages WHERE id = ? AND live = 1", message_id) is not None
 
 
-def copy_messages(tx: Transaction, source_no: int, target_id: str) -> Head:
-    """Append every live row of one session to another, with its timestamp and platform id."""
+def copy_messages(
+    tx: Transaction, source_no: int, target_id: str, *, before: int | None = None
+) -> Head:
+    """Append every live row of one session to another, with its timestamp and platform id.
+
+    With `before`, only the rows with a lower id; raises `ValueError` if it is no live row.
+    """
     rows = _live_messages(tx, source_no)
+    if before is not None:
+        if before not in [row.id for row in rows]:
+            raise ValueError(f"the current session has no message {before}")
+        rows = [row for row in rows if row.id < before]
     return append_rows(tx, target_id, [codec.as_message(row) for row in rows])[0]

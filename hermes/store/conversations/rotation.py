@@ -141,14 +141,16 @@ def branch(
     *,
     title: str | None = None,
     session_key: str | None = None,
+    before: int | None = None,
     answer: InboxReply | None = None,
 ) -> str:
     """Copy the live transcript into a new session, and return its id.
 
-    With `session_key`, the copy belongs to that key, and its route moves there. Without a title,
-    the copy gets the title of the original with the next number. `answer` closes the inbox rows of
-    the command in the same transaction. Raises `ValueError` if the title is too long, or if another
-    session of the key has it.
+    With `before`, the id of a message, only what precedes it is copied. With `session_key`, the
+    copy belongs to that key, and its route moves there. Without a title, the copy gets the title of
+    the original with the next number. `answer` closes the inbox rows of the command in the same
+    transaction. Raises `ValueError` if the title is too long, if another session of the key has it,
+    or if the session has no message `before`.
     """
     parent_no = sessions.require(tx, session_id)
     parent = sessions.get_session(tx, session_id)
@@ -159,7 +161,7 @@ def branch(
     child_id = sessions.create_session(
         tx, None, parent.source, parent_session_id=session_id, kind="branch", **fields
     )
-    messages.copy_messages(tx, parent_no, child_id)
+    messages.copy_messages(tx, parent_no, child_id, before=before)
     if name is None and parent.title is not None:
         name = titles.unused_title(tx, parent.title, parent.session_key, key)
     titles.set_session_title(tx, child_id, name)

@@ -272,6 +272,7 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     source: str | None = None,
     role: str | None = None,
     session_key: str | None = None,
+    key_prefixes: Sequence[str] | None = None,
     session_ids: Sequence[str] | None = None,
     after: float | None = None,
     before: float | None = None,
@@ -284,7 +285,8 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
 
     Words match in every form ("heron" finds "herons"), unless the query has a phrase or a prefix.
     Live messages are searched, and those that hermes-agent had compacted before they were imported.
-    With `session_key`, the messages of all sessions that belong to the key are searched.
+    With `session_key`, the messages of all sessions that belong to the key are searched; with
+    `key_prefixes`, those that belong to keys which begin with one of these texts.
     Summaries of a compression are stored with the role "user", but `role="user"` excludes them.
     Raises `StoreError` after `timeout` seconds.
     """
@@ -301,6 +303,8 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     given = {sql: value for sql, value in filters.items() if value is not None}
     if role == "user":
         given[_IS_NO_SUMMARY] = SUMMARY
+    if key_prefixes is not None:
+        given[lineage.BEGINS] = codec.encode_json(list(key_prefixes))
     if session_ids is not None:
         given["s.id IN (SELECT value FROM json_each(?))"] = codec.encode_json(list(session_ids))
     index = "search" if is_exact(query) or not word_forms.is_complete(tx) else "stems"

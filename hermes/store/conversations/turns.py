@@ -16,6 +16,7 @@ from hermes.config import Config
 from hermes.errors import EventConflict, NotInLineage, Overloaded, StoreBusy
 from hermes.messages import (
     Accepted,
+    ApiRequest,
     Committed,
     Discarded,
     ExpiryPolicy,
@@ -32,6 +33,7 @@ from hermes.messages import (
     TurnCommit,
     file_ids,
 )
+from hermes.session_keys import is_ephemeral_key
 from hermes.store.attachments import rows as attachments
 from hermes.store.conversations import (
     codec,
@@ -45,6 +47,7 @@ from hermes.store.conversations import (
     titles,
     usage,
 )
+from hermes.store.responses import rows as responses
 from hermes.store.transaction import Transaction
 
 _SORTED = msgspec.json.Encoder(order="deterministic")
@@ -93,13 +96,37 @@ def accept(
     # Without other open rows, a runtime starts a turn at once: this is its first attempt.
     tx.run(INSERT_MESSAGE, *event, digest, *located, body, tx.now, not waiting and tx.db.delivers)
     receipt = Receipt(tx.db.last_insert_rowid(), *located, tx.now)
-    if inbound.parts:
-        attachments.use_in_inbox(tx, receipt.inbox_id, inbound.parts)
+    if inbound.parts or inbound.request is not None:
+        _add_details(tx, receipt, inbound)
     accepted = Accepted(
         receipt, head, inbound, expired=expired, waiting=waiting, route=route, previous=previous
     )
     tx.accepted.append(accepted)
     return accepted
+
+
+def _add_details(tx: Transaction, receipt: Receipt, inbound: Inbound) -> None:
+    """Store what belongs to a message: the files that it names, and its response."""
+    parts = list(inbound.parts or ())
+    if inbound.request is not None:
+        parts += _check_request(tx, inbound, inbound.request)
+        responses.add(tx, receipt, inbound.request)
+    if parts:
+        attachments.use_in_inbox(tx, receipt.inbox_id, parts)
+
+
+def _check_request(tx: Transaction, inbound: Inbound, request: ApiRequest) -> list[JsonObject]:
+    """Return the parts of the history that a request brings.
+
+    Raises `ValueError` if a request that is not stored names a conversation, or the other way
+    round, and `UnknownFile` if a message names a file that the client cannot read.
+    """
+    if request.stored == is_ephemeral_key(inbound.session_key):
+        raise ValueError("only a request that is not stored has a one-off session key")
+    parts = [part for message in request.history for part in message.parts or ()]
+    for file_id in file_ids(parts):
+        attachments.get_file(tx, file_id, session_key=inbound.session_key)
+    return parts
 
 
 def _repeated(tx: Transaction, inbound: Inbound, receipt: Receipt, *, same: bool) -> Accepted:
@@ -171,14 +198,17 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
         return _discarded(tx, key, reason)
     if turn.rotated_to:
         route, head = _follow_agent(tx, turn, route, head, foreign=foreign)
-    head, added = _store(tx, turn, route.session_id, head)
+    store = _store if turn.stored else _charge
+    head, added = store(tx, turn, route.session_id, head)
     title = titles.apply_pending_title(tx, key) if route.pending_title is not None else None
     replies = [inbox.addressed(reply, route.session_id) for reply in turn.outbox]
     outbox.enqueue(tx, key, min(turn.inbox_ids), replies)
-    inbox.finish(tx, turn.inbox_ids, turn.reply, route.session_id)
+    reply = turn.reply and turn.reply.stored_in(route.session_id, added)
+    inbox.finish(tx, turn.inbox_ids, reply)
     inbox.start_inbox(tx, turn.next_inbox_ids)
     routes.record_turn(tx, key, turn.policy)
-    return Committed(head, route.epoch, foreign, route.session_id != turn.session_id, added, title)
+    moved = route.session_id != turn.session_id
+    return Committed(head, route.epoch, foreign, moved, added, title, reply)
 
 
 def _commit_moved(tx: Transaction, turn: TurnCommit, route: Route) -> Committed | Discarded:
@@ -210,6 +240,15 @@ def _store(
     if turn.usage:
         usage.record_all(tx, session_id, turn.usage, min(turn.inbox_ids))
     return head, added
+
+
+def _charge(
+    tx: Transaction, turn: TurnCommit, session_id: str, head: Head
+) -> tuple[Head, list[StoredMessage]]:
+    """Write the usage of a turn that belongs to no session."""
+    del session_id
+    usage.record_unstored(tx, turn.usage, min(turn.inbox_ids))
+    return head, []
 
 
 def _obstacle(tx: Transaction, turn: TurnCommit, route: Route) -> str | None:
@@ -310,6 +349,22 @@ def post(
     addressed = [inbox.addressed(reply, route.session_id) for reply in replies]
     outbox.enqueue(tx, session_key, 0, addressed)
     return Posted(row, before, head, route.epoch, titles.apply_pending_title(tx, session_key))
+
+
+def add_messages(
+    tx: Transaction, session_key: str, rows: Sequence[Message], source: Source
+) -> list[StoredMessage]:
+    """Append messages of a history to the current session; no turn answers them.
+
+    A session that has no row yet gets one, with this source. Raises `UnknownFile` if the
+    conversation cannot read a file that a message names.
+    """
+    names = [name for row in rows for name in file_ids(row.parts)]
+    attachments.get_files(tx, names, session_key=session_key)
+    route, _, _ = open_route(tx, routes.require_key(session_key))
+    if sessions.number(tx, route.session_id) is None:
+        create_session(tx, route.session_id, session_key, source)
+    return messages.append_rows(tx, route.session_id, rows)[1]
 
 
 def last_source(tx: Transaction, session_key: str) -> Source | None:

@@ -115,3 +115,18 @@ def record_all(tx: Transaction, session_id: str, calls: Sequence[Usage], turn_id
     payer = payer_of(source.platform, source.user_id)
     for call in calls:
         update_token_counts(tx, session_id, call, turn_id=turn_id, payer=payer)
+
+
+def record_unstored(tx: Transaction, calls: Sequence[Usage], turn_id: int) -> None:
+    """Record the provider calls of an open turn that belongs to no session."""
+    source = inbox.source_of(tx, turn_id)
+    payer = payer_of(source.platform, source.user_id)
+    for call in calls:
+        tx.run(_INSERT, None, turn_id, *_columns(call), tx.now, payer, None)
+
+
+def _columns(usage: Usage) -> tuple[Value, ...]:
+    return (
+        usage.purpose, usage.model, usage.provider, usage.input_tokens, usage.output_tokens,
+        usage.cache_read_tokens, usage.cache_write_tokens, usage.reasoning_tokens, usage.cost,
+    )  # fmt: skip

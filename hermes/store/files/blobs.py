@@ -27,7 +27,7 @@ from typing import BinaryIO, Protocol, TypeVar
 import attrs
 import trio
 
-from hermes.errors import AttachmentRefused, HermesError
+from hermes.errors import AttachmentRefused, AttachmentTooLarge, HermesError
 from hermes.media import Media, recognize
 from hermes.messages import Attachment
 from hermes.store.files.hashing import Hashing
@@ -55,6 +55,11 @@ class RunInThread(Protocol):
     ) -> Awaitable[T]: ...
 
 
+def new_file_id() -> str:
+    """Return the id of a new file, which nobody can guess."""
+    return f"file_{secrets.token_hex(16)}"
+
+
 @attrs.frozen
 class StagedFile:
     """A file that is complete and flushed, but has no row yet."""
@@ -63,8 +68,8 @@ class StagedFile:
     hash: str
     size: int
     media: Media
-    id: str = attrs.Factory(lambda: f"file_{secrets.token_hex(16)}")
-    """The id of its row, which nobody can guess."""
+    id: str = attrs.Factory(new_file_id)
+    """The id of its row."""
     staging: ExitStack = attrs.field(factory=ExitStack, repr=False)
     """What keeps the file from being swept until it is discarded or in its place."""
 
@@ -375,8 +380,8 @@ def _without_blocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _too_large(limit: int) -> AttachmentRefused:
-    return AttachmentRefused(f"the file is larger than {limit:,} bytes")
+def _too_large(limit: int) -> AttachmentTooLarge:
+    return AttachmentTooLarge(f"the file is larger than {limit:,} bytes")
 
 
 def flush_folder(folder: Path) -> None:

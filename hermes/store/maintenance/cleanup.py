@@ -12,6 +12,7 @@ from hermes.messages import Pruned
 from hermes.store.conversations import codec, leases, routes, search, sessions
 from hermes.store.maintenance import file_checks
 from hermes.store.records import key_value, tool_records
+from hermes.store.responses import erasure, rows as responses
 from hermes.store.transaction import Clock, Transaction, Work
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ def _delete(tx: Transaction, session_id: str) -> int:
     leases.delete(tx, session_id)
     key_value.delete_session_values(tx, session_id)
     tool_records.delete_session_approvals(tx, session_id)
+    responses.delete_of_session(tx, session_id)
     tx.run("DELETE FROM sessions WHERE no = ?", no)
     return deleted
 
@@ -200,9 +202,11 @@ def finalize_orphans(tx: Transaction) -> tuple[str, ...]:
 def forget_closed(tx: Transaction, older_than_days: float = KEPT_DAYS, limit: int = 500) -> int:
     """Delete old closed inbox, outbox and boundary rows, and old approvals. Return how many.
 
+    Requests that are not stored are erased an hour after they have ended.
     At most `limit` of each are deleted in one call.
     """
-    return _forget(tx, tx.now - older_than_days * DAY, _LAST_ID, limit)
+    erased = erasure.erase_unstored(tx, limit)
+    return erased + _forget(tx, tx.now - older_than_days * DAY, _LAST_ID, limit)
 
 
 def _forget(tx: Transaction, before: float, last_receipt: int, limit: int = 500) -> int:
@@ -255,7 +259,8 @@ class SteadyCleanup:
             self._written = believed
         self._report((tx.now - believed) / DAY)
         before = believed - KEPT_DAYS * DAY
-        return _forget(tx, before, self._last_receipt(tx, believed, before))
+        erased = erasure.erase_unstored(tx)
+        return erased + _forget(tx, before, self._last_receipt(tx, believed, before))
 
     def _last_receipt(self, tx: Transaction, believed: float, before: float) -> int:
         """Return the last inbox id that was in use before this time, 0 if it is not known."""

@@ -1,9 +1,13 @@
-"""Statistics of a store: queue sizes and costs."""
+"""Statistics of a store: queue sizes, costs, and the sizes of its files."""
 
 from __future__ import annotations
 
-from hermes.messages import StoreStats
+import os
+from pathlib import Path
+
+from hermes.messages import StoreHealth, StoreSnapshot, StoreStats
 from hermes.store.conversations import outbox, usage
+from hermes.store.records import views
 from hermes.store.transaction import Transaction
 
 DAY = 86400.0
@@ -35,3 +39,45 @@ def count_parked(tx: Transaction) -> int:
     )
     count: int = rows[0][0]
     return count
+
+
+def snapshot(tx: Transaction) -> StoreSnapshot:
+    """Return what an operator sees of the tables and files; its caller fills in the queue."""
+    return StoreSnapshot(counts=facts(tx), health=_sizes(tx), lanes=tuple(views.outbox_lanes(tx)))
+
+
+def _sizes(tx: Transaction) -> StoreHealth:
+    total, ended, unindexed, conversations = tx.all(
+        "SELECT (SELECT count(*) FROM sessions), "
+        "(SELECT count(*) FROM sessions INDEXED BY sessions_ended WHERE ended_at IS NOT NULL), "
+        "(SELECT count(*) FROM arrivals), (SELECT count(*) FROM routes)"
+    )[0]
+    page_size, pages, free = (
+        tx.all(f"PRAGMA {name}")[0][0] for name in ("page_size", "page_count", "freelist_count")
+    )
+    path = Path(tx.db.filename)
+    return StoreHealth(
+        queue=0, queue_limit=0, commits=0, requests=0, largest_batch=0, wal_limit=0,
+        wal_bytes=_size(path.with_name(f"{path.name}-wal")),
+        database_bytes=page_size * pages,
+        free_bytes=page_size * free,
+        disk_free_bytes=_disk_free(path),
+        unindexed=unindexed,
+        sessions={"open": total - ended, "ended": ended},
+        conversations=conversations,
+    )  # fmt: skip
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _disk_free(path: Path) -> int | None:
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize

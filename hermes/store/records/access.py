@@ -30,19 +30,23 @@ _PAIRING_COLUMNS = "source, session_key, asked_at, expires_at"
 _IS_USER = "platform = ? AND account = ? AND user_id = ?"
 _IS_OPEN = "abs(asked_at - ?) < expires_at - asked_at"
 """One that is dated further ahead than it lasts was written with a clock that was wrong."""
+_COUNTS = "NOT EXISTS (SELECT 1 FROM tokens WHERE id = user_id AND expires_at <= ?)"
+"""A token of the HTTP API is a principal until it expires."""
 
 
 def find_principal(tx: Transaction, platform: str, account: str, user_id: str) -> Role | None:
-    """Return the role of a paired user, or None."""
-    row = tx.one(f"SELECT role FROM principals WHERE {_IS_USER}", platform, account, user_id)
+    """Return the role of a paired user or a token, or None."""
+    sql = f"SELECT role FROM principals WHERE {_IS_USER} AND {_COUNTS}"
+    row = tx.one(sql, platform, account, user_id, tx.now)
     return None if row is None else row[0]
 
 
 def principals(tx: Transaction, limit: int = MAX_LISTED) -> list[Principal]:
-    """Return the paired users."""
+    """Return the paired users, and the tokens of the HTTP API that are valid."""
     rows = tx.all(
         "SELECT platform, account, user_id, role, name, paired_at FROM principals "
-        "ORDER BY platform, account, user_id LIMIT ?",
+        f"WHERE {_COUNTS} ORDER BY platform, account, user_id LIMIT ?",
+        tx.now,
         limit,
     )
     return [Principal(*row) for row in rows]

@@ -28,6 +28,8 @@ APPROVAL_SECONDS = 3600.0
 MAX_PENDING = 20
 """The number of approvals that may be pending for one user."""
 _MAX_ID = 1 << 62
+LAST = chr(0x10FFFF)
+"""Follows every character of a session key."""
 _APPROVAL_COLUMNS = "id, asked_of, session_key, tool, arguments, state, asked_at, expires_at"
 _OPEN_APPROVALS = (
     "approvals INDEXED BY approvals_open WHERE asked_of = ? "
@@ -193,6 +195,26 @@ def pending_approvals(tx: Transaction, session_key: str) -> list[Approval]:
     """Return the approvals that the user of this conversation has not decided, oldest first."""
     sql = f"SELECT {_APPROVAL_COLUMNS} FROM {_OPEN_APPROVALS} 'pending' ORDER BY id"
     return [_approval(tx, row) for row in tx.all(sql, session_key, tx.now)]
+
+
+def list_approvals(
+    tx: Transaction, *, prefixes: Sequence[str] | None = None, after: int = 0, limit: int = 100
+) -> list[Approval]:
+    """Return the approvals that users of keys with these prefixes have not decided, oldest first.
+
+    Without `prefixes`, those of all users. `after` is the number of the last one of the page
+    before.
+    """
+    ranges = [(prefix, prefix + LAST) for prefix in prefixes or ()]
+    asked = " OR ".join(["(asked_of >= ? AND asked_of < ?)"] * len(ranges)) or "0"
+    rows = tx.all(
+        f"SELECT {_APPROVAL_COLUMNS} FROM approvals INDEXED BY approvals_open "
+        "WHERE state IN ('pending', 'approved') AND state = 'pending' AND id > ? "
+        "AND abs(asked_at - ?) < expires_at - asked_at "
+        f"AND ({'1' if prefixes is None else asked}) ORDER BY id LIMIT ?",
+        min(after, _MAX_ID), tx.now, *(end for each in ranges for end in each), limit,
+    )  # fmt: skip
+    return [_approval(tx, row) for row in rows]
 
 
 def open_approvals(tx: Transaction, session_key: str, before: int) -> list[Approval]:

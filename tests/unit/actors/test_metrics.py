@@ -32,6 +32,14 @@ def test_percentiles_cover_the_last_minute_and_totals_cover_everything():
     assert (later.count, later.p50, later.longest) == (3, 0.0, 0.0)
 
 
+def test_the_commit_time_of_a_turn_is_that_of_its_latest_commit():
+    commits = CommitTimes()
+    commits.add(0.0, 5.0, 7)
+    commits.add(1.0, 2.0, 8)
+    commits.add(5.0, 8.0, 7)
+    assert [commits.seconds_of(turn) for turn in (7, 8, 9)] == [3.0, 1.0, None]
+
+
 def test_the_record_of_commit_times_is_bounded():
     commits = CommitTimes()
     commits.add(0.0, 60.0)

@@ -7,8 +7,11 @@ import re
 from pathlib import Path
 
 ADAPTERS = Path(__file__).parents[3] / "hermes" / "adapters"
-LOCAL = {"console", "jsonrpc"}
-"""Adapters of the operator's own terminal and programs, which may use every verb."""
+LOCAL = {"console", "jsonrpc", "http"}
+"""Adapters of the operator's own terminal and programs, which may use every verb.
+
+HTTP is an API of the runtime: each of its endpoints checks what its token may use.
+"""
 RUNTIME = re.compile(r"(?:self\.)?_?runtime\.([a-z_.]+)")
 ALLOWED = {
     "submit",

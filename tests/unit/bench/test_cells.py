@@ -15,6 +15,7 @@ from bench.harness.benchmark import Cell, Contender, Database, Group, run_cells
 from bench.harness.driver import check_durability
 from bench.harness.measurements import Measurements, Ref
 from bench.hosts import benchmark as hosts
+from bench.http import benchmark as http
 from bench.report import results
 from bench.runtime import benchmark as runtime
 from bench.store import benchmark as store
@@ -22,7 +23,7 @@ from bench.switch import benchmark as switch
 
 PLANS = [
     pytest.param(module, plan, id=f"{module.__name__.split('.')[1]}-{name}")
-    for module in (store, runtime, agents, hosts, files)
+    for module in (store, runtime, agents, hosts, files, http)
     for name, plan in (("full", module.FULL), ("quick", module.QUICK))
 ]
 SHOWN = [*PLANS, pytest.param(switch, switch.FULL, id="switch-full")]
@@ -44,7 +45,7 @@ def tables(module, plan):
 def test_goals_judge_what_is_measured_and_shown(module, plan):
     pairs = [(cell.name, each.who) for cell in cells(module, plan) for each in cell.contenders]
     assert len(pairs) == len(set(pairs))
-    refs = [r for goal in goals(module, plan) for r in (goal.figure, goal.beside) if r is not None]
+    refs = [ref for goal in goals(module, plan) for ref in goal.refs]
     assert {(ref.cell, ref.who) for ref in refs} <= set(pairs)
     columns = {(table.cell, c.figure) for table in tables(module, plan) for c in table.columns}
     assert {(ref.cell, ref.figure) for ref in refs} <= columns
@@ -136,6 +137,35 @@ def test_contenders_take_turns_on_databases_that_are_filled_and_removed(tmp_path
     assert list(tmp_path.iterdir()) == []
     assert found.figures[Ref("cell", "b", "ms")] == [4, 7, 13]
     assert [ref.who for ref in found.figures] == ["a", "b", "c"]
+
+
+class RoundsDriver:
+    """Records what it is asked to do; every round of a contender adds one to its figure."""
+
+    def __init__(self, folder, asked):
+        self.folder, self.asked, self.rounds = folder, asked, {}
+
+    def ask(self, do, who, path=None, **arguments):
+        self.asked.append((do, who))
+        if do == "begin":
+            assert not Path(path).exists()
+            Path(path).touch()
+            self.rounds[who] = arguments["start"]
+        if do == "go_on":
+            self.rounds[who] += 1
+        return {"ms": self.rounds[who]} if do == "end" else None
+
+
+def test_in_rounds_contenders_take_turns_many_times_each_with_its_own_database(tmp_path):
+    contenders = tuple(Contender(who, "ours", "begin", {"start": 0}) for who in "abc")
+    asked = []
+    driver = RoundsDriver(tmp_path, asked)
+    cell = Cell("cell", "", (), "", contenders, rounds=4)
+    found = run_cells([Group(2, (cell,))], {"ours": driver}, tmp_path)
+    assert [who for do, who in asked if do == "begin"] == [*"abc", *"bca"]
+    assert [who for do, who in asked if do == "go_on"] == [*"abcbcacababc", *"bcacababcbca"]
+    assert found.figures[Ref("cell", "b", "ms")] == [4, 4]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_with_less_durability_stops_the_benchmark():

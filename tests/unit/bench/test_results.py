@@ -32,6 +32,18 @@ def test_a_ratio_is_taken_within_each_repetition():
     assert found.measured == Spread(4, 1, 9, 2.5, 6.5, (9, 1, 4))
 
 
+def test_a_difference_is_taken_within_each_repetition():
+    embedded = Ref("cell", "embedded", "rate")
+    found = measured([90, 20, 30], [10, 10, 5])
+    for value in (80, 10, 0):
+        found.add("cell", "embedded", {"rate": value})
+    goal = Goal("", OURS, 1, THEIRS, less=embedded)
+    assert found.judge(goal).measured.values == (1, 1, 6)
+    assert goal.refs == [OURS, embedded, THEIRS]
+    missing = measured([90], [10]).judge(goal)
+    assert (missing.measured, missing.outcome) == (None, "not measured")
+
+
 def test_repetitions_without_a_number_are_left_out():
     found = measured([10, math.nan, 40, math.inf, 90], [10, 10, 0, 10, 10])
     assert found.judge(Goal("", OURS, 1, THEIRS)).measured.values == (1, 9)

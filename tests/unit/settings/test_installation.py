@@ -33,28 +33,28 @@ def installed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("origin", "requirement"),
     [
-        (None, ["hermes-runtime[bot,mcp]"]),
-        ("damaged", ["hermes-runtime[bot,mcp]"]),
-        ("[]", ["hermes-runtime[bot,mcp]"]),
-        ({"url": "file:///srv/my%20code", "dir_info": {}}, ["/srv/my code[bot,mcp]"]),
+        (None, ["hermes-runtime[bot,http,mcp,otel]"]),
+        ("damaged", ["hermes-runtime[bot,http,mcp,otel]"]),
+        ("[]", ["hermes-runtime[bot,http,mcp,otel]"]),
+        ({"url": "file:///srv/my%20code", "dir_info": {}}, ["/srv/my code[bot,http,mcp,otel]"]),
         (
             {"url": "file:///srv/code", "dir_info": {"editable": True}},
-            ["--editable", "/srv/code[bot,mcp]"],
+            ["--editable", "/srv/code[bot,http,mcp,otel]"],
         ),
         (
             {"url": "https://x.example/h.git", "vcs_info": {"vcs": "git", "commit_id": COMMIT}},
-            [f"hermes-runtime[bot,mcp] @ git+https://x.example/h.git@{COMMIT}"],
+            [f"hermes-runtime[bot,http,mcp,otel] @ git+https://x.example/h.git@{COMMIT}"],
         ),
         (
             {
                 "url": "https://x.example/h.git",
                 "vcs_info": {"vcs": "git", "requested_revision": "v2", "commit_id": COMMIT},
             },
-            ["hermes-runtime[bot,mcp] @ git+https://x.example/h.git@v2"],
+            ["hermes-runtime[bot,http,mcp,otel] @ git+https://x.example/h.git@v2"],
         ),
         (
             {"url": "file:///tmp/hermes_runtime.whl", "archive_info": {}},
-            ["hermes-runtime[bot,mcp] @ file:///tmp/hermes_runtime.whl"],
+            ["hermes-runtime[bot,http,mcp,otel] @ file:///tmp/hermes_runtime.whl"],
         ),
     ],
 )

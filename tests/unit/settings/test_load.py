@@ -169,8 +169,15 @@ def test_a_literal_key_is_refused_and_not_repeated(key):
         ("[runtime]\nwhen_busy = 'wait'",
          "line 2: runtime.when_busy: expected one of 'queue', 'interrupt', 'steer', 'reject'"),
         ("[runtime]\nwhen_busy_by_platform = { telgram = 'steer' }",
-         "line 2: runtime.when_busy_by_platform.telgram: expected one of console, rpc, telegram; "
-         "did you mean telegram?"),
+         "line 2: runtime.when_busy_by_platform.telgram: expected one of console, rpc, telegram, "
+         "http; did you mean telegram?"),
+        ("[http]\nhost = '0.0.0.0'",
+         "line 1: http: 0.0.0.0 can be reached from other machines; if that is intended, set "
+         "public = true in [http]"),
+        ("[http]\nport = 70000", "line 2: http.port: expected an integer >= 0 and <= 65535"),
+        ("[http]\nprot = 8000", "line 2: http.prot: unknown key; did you mean port?"),
+        ("[runtime]\nwhen_busy_by_platform = { http = 'steer' }",
+         "line 2: runtime.when_busy_by_platform.http: has no effect without [http]"),
         ("[runtime]\ncompression = { window = 8000 }",
          "line 2: runtime.compression: unknown key; it is a separate table, [compression]"),
         ("[telegram]\nusers = [1]",

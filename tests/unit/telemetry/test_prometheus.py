@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from hermes.messages import OutboxStats, Reply
 from hermes.run import telemetry
-from hermes.run.metrics import Metrics
-from hermes.run.prometheus import FAMILIES, markdown_table, prometheus_text
+from hermes.telemetry.histograms import TURN_FAMILIES
+from hermes.telemetry.metrics import Metrics
+from hermes.telemetry.prometheus import FAMILIES, markdown_table, prometheus_text
 
 DOCS = Path(__file__).parents[3] / "docs"
 METRICS = Metrics(version="1.2", pid=1, started_at=1000.0, written_at=2000.0)
@@ -37,8 +38,8 @@ def parsed(text):
             kinds[name] = kind
         else:
             name, labels, value = _sample(line)
-            family = name if name in kinds else re.sub("_(sum|count)$", "", name)
-            assert family == name or kinds[family] == "summary"
+            family = name if name in kinds else re.sub("_(sum|count|bucket)$", "", name)
+            assert family == name or kinds[family] in {"summary", "histogram"}
             assert (name, labels) not in samples
             samples[name, labels] = value
     return kinds, samples
@@ -104,13 +105,17 @@ def test_names_follow_the_conventions_and_labels_are_as_documented():
     for family in FAMILIES:
         assert family.name.startswith("hermes_")
         assert family.name.endswith("_total") == (family.kind == "counter")
-        labels = {tuple(each) for _, each, _ in family.samples(metrics)}
+        bound = {"le"} if family.kind == "histogram" else set()
+        labels = {
+            tuple(n for n in each if n not in bound) for _, each, _ in family.samples(metrics)
+        }
         assert labels - {()} == ({family.labels} if family.labels else set())
 
 
 def test_the_docs_have_the_current_table():
     page = (DOCS / "operating.md").read_text()
-    assert markdown_table() in page, "update the table: hermes.run.prometheus.markdown_table()"
+    table = markdown_table([*FAMILIES, *TURN_FAMILIES])
+    assert table in page, f"update the table:\n{table}"
 
 
 async def test_the_docs_name_every_field_of_the_line_of_a_turn():

@@ -1,39 +1,44 @@
-"""The metrics in the text format of Prometheus, for the textfile collector of the node exporter."""
+"""The metrics in the text format of Prometheus."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from types import MappingProxyType
+from typing import Generic, Literal, TypeAlias, TypeVar, get_args
 
 import attrs
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from hermes.actors.metrics import COMMIT_BOUNDS
 from hermes.messages import BuildReason, ReplyStatus
-from hermes.run.metrics import Metrics
 from hermes.sanitize import scrub
+from hermes.telemetry.metrics import Metrics
 
 Sample: TypeAlias = tuple[str, dict[str, str], float]
-"""Suffix of the name (empty, `_sum` or `_count`), labels, and value."""
+"""Suffix of the name (such as `_sum` or empty), labels, and value."""
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
 @attrs.frozen
-class MetricFamily:
-    """A metric: its name, type and help text, and how its samples follow from the metrics."""
+class MetricFamily(Generic[T_contra]):
+    """A metric: its name, type and help text, and how its samples follow from what is measured."""
 
     name: str
-    kind: Literal["counter", "gauge", "summary"]
+    kind: Literal["counter", "gauge", "summary", "histogram"]
     help: str
-    samples: Callable[[Metrics], Iterable[Sample]]
+    samples: Callable[[T_contra], Iterable[Sample]]
     labels: tuple[str, ...] = ()
 
 
-def _gauge(name: str, help_text: str, value: Callable[[Metrics], float]) -> MetricFamily:
+def _gauge(name: str, help_text: str, value: Callable[[Metrics], float]) -> MetricFamily[Metrics]:
     return MetricFamily(name, "gauge", help_text, lambda m: [("", {}, float(value(m)))])
 
 
-def _counter(name: str, help_text: str, value: Callable[[Metrics], float]) -> MetricFamily:
+def _counter(name: str, help_text: str, value: Callable[[Metrics], float]) -> MetricFamily[Metrics]:
     return MetricFamily(name, "counter", help_text, lambda m: [("", {}, float(value(m)))])
 
 
@@ -43,7 +48,7 @@ def _counters(
     label: str,
     counts: Callable[[Metrics], Mapping[str, int]],
     known: tuple[str, ...] = (),
-) -> MetricFamily:
+) -> MetricFamily[Metrics]:
     """A counter with a label; the `known` values of the label are there from the start, with 0."""
 
     def samples(metrics: Metrics) -> Iterable[Sample]:
@@ -89,12 +94,34 @@ def _commits(metrics: Metrics) -> Iterable[Sample]:
     yield "_count", {}, float(metrics.commits)
 
 
+def _commit_buckets(metrics: Metrics) -> Iterable[Sample]:
+    counts = metrics.commit_counts or (0,) * (len(COMMIT_BOUNDS) + 1)
+    return bucket_samples(COMMIT_BOUNDS, counts, metrics.commit_seconds)
+
+
+def bucket_samples(
+    bounds: Sequence[float],
+    counts: Sequence[int],
+    total: float,
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Sample]:
+    """Yield the samples of a histogram; `counts` has one more number than there are bounds.
+
+    Each bucket counts what is in the smaller ones, too.
+    """
+    names = [*(f"{bound:g}" for bound in bounds), "+Inf"]
+    for name, count in zip(names, accumulate(counts), strict=True):
+        yield "_bucket", {**labels, "le": name}, float(count)
+    yield "_sum", dict(labels), total
+    yield "_count", dict(labels), float(sum(counts))
+
+
 def _adapters(metrics: Metrics) -> Iterable[Sample]:
     for name, state in metrics.adapters.items():
         yield "", {"adapter": name, "state": state}, 1.0
 
 
-FAMILIES: tuple[MetricFamily, ...] = (
+FAMILIES: tuple[MetricFamily[Metrics], ...] = (
     MetricFamily("hermes_info", "gauge", "Always 1; the version is a label.", _info, ("version",)),
     _gauge("hermes_start_time_seconds", "Start of the bot, in Unix time.", lambda m: m.started_at),
     _gauge(
@@ -181,6 +208,9 @@ FAMILIES: tuple[MetricFamily, ...] = (
         _commits,
         ("quantile",),
     ),
+    MetricFamily(
+        "hermes_commit_duration_seconds", "histogram", "Commit of a turn.", _commit_buckets
+    ),
     _gauge(
         "hermes_commit_max_seconds", "Longest commit of the last minute.", lambda m: m.commit_max
     ),
@@ -194,6 +224,11 @@ FAMILIES: tuple[MetricFamily, ...] = (
         ("adapter", "state"),
     ),
     _counter(
+        "hermes_spans_dropped_total",
+        "Spans that were not sent to the collector of OpenTelemetry.",
+        lambda m: m.spans_dropped,
+    ),
+    _counter(
         "hermes_log_lines_dropped_total",
         "Log lines dropped because the log is too slow.",
         lambda m: m.log_lines_dropped,
@@ -201,32 +236,38 @@ FAMILIES: tuple[MetricFamily, ...] = (
 )
 
 
-class _Collector(Collector):
-    """Presents a snapshot of the metrics to prometheus_client."""
+class _Collector(Collector, Generic[T]):
+    """Presents what is measured to prometheus_client."""
 
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    def __init__(self, families: Iterable[MetricFamily[T]], measured: T) -> None:
+        self._families = families
+        self._measured = measured
 
     def collect(self) -> Iterator[Metric]:
-        for family in FAMILIES:
+        for family in self._families:
             metric = Metric(family.name.removesuffix("_total"), family.help, family.kind)
-            for suffix, labels, value in family.samples(self._metrics):
+            for suffix, labels, value in family.samples(self._measured):
                 scrubbed = {label: scrub(text) for label, text in labels.items()}
                 metric.add_sample(f"{family.name}{suffix}", scrubbed, value)
             yield metric
 
 
-def prometheus_text(metrics: Metrics) -> str:
-    """Return the metrics in the text format."""
+def render(families: Iterable[MetricFamily[T]], measured: T) -> str:
+    """Return what is measured in the text format."""
     registry = CollectorRegistry()
-    registry.register(_Collector(metrics))
+    registry.register(_Collector(families, measured))
     return generate_latest(registry).decode()
 
 
-def markdown_table() -> str:
-    """Return a table of all metrics for the documentation."""
+def prometheus_text(metrics: Metrics) -> str:
+    """Return the metrics in the text format."""
+    return render(FAMILIES, metrics)
+
+
+def markdown_table(families: Iterable[MetricFamily[T]]) -> str:
+    """Return a table of metrics for the documentation."""
     rows = [
         f"| `{family.name}` | {family.kind} | {', '.join(family.labels)} | {family.help} |"
-        for family in FAMILIES
+        for family in families
     ]
     return "\n".join(["| name | type | labels | meaning |", "|---|---|---|---|", *rows])

@@ -12,6 +12,7 @@ import msgspec
 import hermes
 from hermes.actors.runtime import Runtime
 from hermes.messages import OutboxStats, StoreStats
+from hermes.telemetry.model_health import ModelHealth
 
 FORMAT = 1
 """Version of the status file; raised if an older Hermes would misread a newer file."""
@@ -76,16 +77,22 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """99th percentile of the last minute, in seconds."""
     commit_max: float = 0.0
     """Maximum of the last minute, in seconds."""
+    commit_counts: tuple[int, ...] = ()
+    """Commits by the upper bounds of a histogram."""
     wal_bytes: int = 0
     """Size of the database's write-ahead log."""
     database_bytes: int = 0
 
     adapters: dict[str, str] = {}
     """State of each platform."""
+    http: str | None = None
+    """The URL of the HTTP server."""
     model: str | None = None
     """The model that answers; None: the offline agent does."""
     mcp_servers: dict[str, str] = {}
     """State of each MCP server."""
+    spans_dropped: int = 0
+    """Spans that were not sent to the collector of OpenTelemetry."""
     log_lines_dropped: int = 0
     """Log lines that were dropped because the log was written too slowly."""
 
@@ -95,10 +102,30 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, self.written_at - self.started_at)
 
 
+class HostStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The process, its platforms, and its models."""
+
+    version: str = hermes.__version__
+    pid: int = msgspec.field(default_factory=os.getpid)
+    started_at: float
+    """Unix time."""
+    models: list[ModelHealth]
+    model: str | None = None
+    """The configured model."""
+    channels: dict[str, str] = {}
+    """The state of each platform: "running", or why it receives nothing."""
+    mcp_servers: dict[str, str] = {}
+    """The state of each MCP server."""
+    spans_dropped: int = 0
+    """Spans that were not sent to the collector of OpenTelemetry."""
+    log_lines_dropped: int = 0
+    """Log lines that were dropped because the log was written too slowly."""
+
+
 class MetricsCollector:
     """Collects the metrics of a runtime. If the store does not answer, its last values are used."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._started_at = time.time()
         self._store = StoreStats()
@@ -107,15 +134,14 @@ class MetricsCollector:
         self,
         runtime: Runtime,
         *,
-        adapters: Mapping[str, str],
-        log_lines_dropped: int,
+        adapters: Mapping[str, str] | None = None,
+        log_lines_dropped: int = 0,
         model: str | None = None,
         mcp_servers: Mapping[str, str] | None = None,
     ) -> Metrics:
         """Return the current metrics."""
         seen = await runtime.admin.statistics()
         stored = self._store = seen.store or self._store
-        last_error, last_error_at = seen.last_error or (None, None)
         return Metrics(
             version=hermes.__version__,
             pid=os.getpid(),
@@ -130,8 +156,8 @@ class MetricsCollector:
             builds={str(name): count for name, count in seen.builds.items()},
             reuses=seen.reuses,
             errors=dict(seen.errors),
-            last_error=last_error,
-            last_error_at=last_error_at,
+            last_error=seen.last_error and seen.last_error[0],
+            last_error_at=seen.last_error and seen.last_error[1],
             provider_calls=seen.spending.calls,
             input_tokens=seen.spending.input_tokens,
             output_tokens=seen.spending.output_tokens,
@@ -147,16 +173,20 @@ class MetricsCollector:
             commit_p50=seen.commits.p50,
             commit_p99=seen.commits.p99,
             commit_max=seen.commits.longest,
+            commit_counts=seen.commits.counts,
             wal_bytes=_file_size(self._path, "-wal"),
             database_bytes=_file_size(self._path),
-            adapters=dict(adapters),
+            adapters=dict(adapters or {}),
             model=model,
             mcp_servers=dict(mcp_servers or {}),
             log_lines_dropped=log_lines_dropped,
         )
 
 
-def _file_size(path: Path, suffix: str = "") -> int:
+def _file_size(path: Path | None, suffix: str = "") -> int:
+    """Return the size of the database or of a file beside it; 0 if that is not known."""
+    if path is None:
+        return 0
     try:
         return path.with_name(f"{path.name}{suffix}").stat().st_size
     except OSError:

@@ -1,0 +1,26 @@
+"""The table of the API's endpoints."""
+
+from __future__ import annotations
+
+from hermes.adapters.http.api import (
+    approvals,
+    conversations,
+    edits,
+    messages,
+    operators,
+    rpc,
+    verbs,
+)
+from hermes.adapters.http.api.streams import events
+from hermes.adapters.http.endpoints import Endpoint
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *conversations.ENDPOINTS,
+    *events.ENDPOINTS,
+    *messages.ENDPOINTS,
+    *edits.ENDPOINTS,
+    *verbs.ENDPOINTS,
+    *approvals.ENDPOINTS,
+    *operators.ENDPOINTS,
+    *rpc.ENDPOINTS,
+)

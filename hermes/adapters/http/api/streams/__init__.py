@@ -1,0 +1,1 @@
+"""Event streams: `state` (what a client keeps), `changes`, `channels`, `hub`, `events`."""

@@ -1,0 +1,201 @@
+"""Event streams: server-sent events that continue after a lost connection."""
+
+from __future__ import annotations
+
+import msgspec
+import trio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from hermes.adapters.http.api.names import is_visible, prefixes, resolve
+from hermes.adapters.http.api.streams.channels import Channel, Entry, Listener, frame
+from hermes.adapters.http.api.streams.hub import Conversation, Hub
+from hermes.adapters.http.api.streams.state import (
+    ConversationEvent,
+    ListEvent,
+    ListSnapshot,
+    Snapshot,
+)
+from hermes.adapters.http.endpoints import Call, Endpoint, json_response
+from hermes.adapters.http.errors import ApiError
+from hermes.background import cancel, open_background, start_soon
+
+KEEP_ALIVE = 15.0
+"""Seconds after which a comment is sent if there was no event."""
+MAX_CHUNK = 65_536
+HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+class EventsQuery(msgspec.Struct):
+    """Where to go on: the id of the last event, for clients that cannot send `Last-Event-ID`."""
+
+    last_event_id: str | None = None
+
+
+class EventStream(Response):
+    """The response of an event stream. A client that reads slowly delays nobody.
+
+    It has no buffer: what it has not sent is in its channel, or it sends a new snapshot.
+    """
+
+    def __init__(self, hub: Hub, channel: Channel, position: int | None) -> None:
+        super().__init__()
+        self.hub = hub
+        self._channel = channel
+        self._position = position
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the client leaves or the server ends."""
+        headers = [*HEADERS, *(each for each in self.raw_headers if each[0] != b"content-length")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body"})
+            return
+        with self.hub.listening(self._channel) as listener, trio.CancelScope() as connected:
+            async with open_background() as background:
+                start_soon(background, _watch, receive, connected)
+                await self._send_events(send, listener)
+        if not connected.cancel_called:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_events(self, send: Send, listener: Listener) -> None:
+        channel = self._channel
+        while not self.hub.closed:
+            if self._position is None or not channel.has_all_after(self._position):
+                found = await self._reset()
+                if found is None:
+                    return
+                self._position = int(found.id.rpartition(".")[2])
+                await _send(send, frame(found.id, "reset", found))
+            elif entries := channel.after(self._position):
+                await _send(send, self._take(entries))
+            else:
+                with trio.move_on_after(KEEP_ALIVE) as idle:
+                    await listener.wait()
+                if idle.cancelled_caught:
+                    await _send(send, b": keep-alive\n\n")
+
+    def _take(self, entries: list[Entry]) -> bytes:
+        """Return the next events as one piece, and move on."""
+        taken, size = [], 0
+        for entry in entries:
+            if size > MAX_CHUNK:
+                break
+            self._position = entry.number
+            if self._shows(entry):
+                taken.append(entry.frame)
+                size += len(entry.frame)
+        return b"".join(taken)
+
+    def _shows(self, entry: Entry) -> bool:
+        del entry
+        return True
+
+    async def _reset(self) -> Snapshot | ListSnapshot | None:
+        """Return the state from which the events go on; None if the server ends."""
+        raise NotImplementedError
+
+
+class ConversationStream(EventStream):
+    """The events of one conversation."""
+
+    def __init__(self, hub: Hub, channel: Conversation, position: int | None) -> None:
+        super().__init__(hub, channel, position)
+        self._conversation = channel
+
+    async def _reset(self) -> Snapshot | None:
+        return await self.hub.snapshot(self._conversation)
+
+
+class ListStream(EventStream):
+    """The conversations of a caller, as they change."""
+
+    def __init__(self, call: Call, position: int | None) -> None:
+        hub = call.services.hub
+        super().__init__(hub, hub.list, position)
+        self._call = call
+
+    def _shows(self, entry: Entry) -> bool:
+        return is_visible(self._call.caller, entry.session_key)
+
+    async def _reset(self) -> ListSnapshot:
+        feed, api, caller = self.hub.list, self._call.runtime.api, self._call.caller
+        event_id = feed.event_id(feed.numbers.last)  # what is sent after it repeats no harm
+        found = await api.conversations(prefixes=prefixes(caller))
+        visible = [each for each in found if is_visible(caller, each.session_key)]
+        turns = {each.session_key: api.progress(each.session_key) for each in visible}
+        running = {key: turn.turn_id for key, turn in turns.items() if turn is not None}
+        return ListSnapshot(id=event_id, conversations=visible, turns=running)
+
+
+async def _send(send: Send, body: bytes) -> None:
+    if body:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _watch(receive: Receive, connected: trio.CancelScope) -> None:
+    """Cancel the stream when the client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    cancel(connected)
+
+
+async def conversation_events(call: Call) -> Response:
+    """Send what happens in a conversation, from its current state on."""
+    await trio.lowlevel.checkpoint()
+    channel = call.services.hub.conversation(resolve(call, call.path["key"]))
+    return ConversationStream(call.services.hub, channel, _position(call, channel))
+
+
+async def list_events(call: Call) -> Response:
+    """Send each conversation of the caller that changes; an operator sees all."""
+    await trio.lowlevel.checkpoint()
+    return ListStream(call, _position(call, call.services.hub.list))
+
+
+async def get_snapshot(call: Call) -> Response:
+    """Return the state of a conversation, as the event `reset` does."""
+    hub = call.services.hub
+    found = await hub.snapshot(hub.conversation(resolve(call, call.path["key"])))
+    if found is None:
+        raise ApiError(503, "The server is ending.", code="draining")
+    return json_response(found)
+
+
+def _position(call: Call, channel: Channel) -> int | None:
+    """Return where the client wants to go on; None if it has to start with the state."""
+    query = call.request.query_params.get("last_event_id")
+    return channel.position(call.request.headers.get("last-event-id", query))
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        method="GET",
+        path="/api/conversations/{key}/events",
+        handle=conversation_events,
+        summary="Stream what happens in a conversation.",
+        query=EventsQuery,
+        streams=True,
+        events=(Snapshot, ConversationEvent),
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/events",
+        handle=list_events,
+        summary="Stream the conversations that change.",
+        query=EventsQuery,
+        streams=True,
+        events=(ListSnapshot, ListEvent),
+    ),
+    Endpoint(
+        method="GET",
+        path="/api/conversations/{key}/snapshot",
+        handle=get_snapshot,
+        summary="Return the state of a conversation, with its running turn.",
+        result=Snapshot,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Health checks for process managers and load balancers; they need no token."""

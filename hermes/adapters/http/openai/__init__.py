@@ -1,0 +1,1 @@
+"""The OpenAI APIs: Responses, Conversations, Chat Completions, Models and Files."""

@@ -1,0 +1,303 @@
+"""Streams of running responses: numbered frames that any number of clients read.
+
+The frames of a response are built once, while its turn runs. Attempt n has the numbers from
+(n - 1) * 1,000,000, or later ones if a client has seen these from an earlier process. A response
+whose frames are not in memory any more is streamed from the store, with numbers from 1,000,000,000,
+and as a whole: numbers below that belong to another stream.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Iterable
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from hermes.adapters.http.connections import COMMENT, KEEP_ALIVE
+from hermes.adapters.http.endpoints import Services
+from hermes.adapters.http.errors import stopping
+from hermes.adapters.http.openai.responses.item_stream import ItemStream, whole_item
+from hermes.adapters.http.openai.responses.items import Lost, bodies_of, has_tools
+from hermes.adapters.http.openai.responses.objects import FINAL_EVENTS, response_object, status_of
+from hermes.adapters.http.openai.responses.outcomes import (
+    Outcome,
+    lost_items,
+    next_block,
+    outcome_of,
+    recorded,
+    rows_of,
+    wait_for_reply,
+    when_ended,
+)
+from hermes.adapters.http.turn_logs import TurnLog
+from hermes.background import open_background, set_event, start_soon
+from hermes.events import RuntimeEvent, TurnEnded, TurnStarted
+from hermes.messages import JsonObject, Receipt, Reply, StoredResponse
+from hermes.user_code import contained
+
+BLOCK = 1_000_000
+"""How many numbers an attempt has."""
+FROM_STORE = 1_000_000_000
+RECORD_EVERY = 1.0
+"""Seconds between two records of texts that grow."""
+RECORD_NEW = 0.05
+"""Seconds after which a new item is recorded. Short turns end before, and need no record."""
+STOP_SECONDS = 5.0
+_encode = msgspec.json.Encoder().encode
+
+
+def frame(number: int, event: JsonObject) -> bytes:
+    """Return an event as a server-sent event."""
+    data = _encode({"type": event["type"], "sequence_number": number, **event})
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), data)
+
+
+class LiveResponse:
+    """The frames of a response whose turn runs in this process. It belongs to a `TurnLog`."""
+
+    def __init__(self, response: StoredResponse, lost: Lost, max_replay: int) -> None:
+        self.response: StoredResponse = response
+        self.items: ItemStream = ItemStream(response.id, lost, mcp=has_tools(response))
+        self.numbers: list[int] = []
+        self.frames: list[bytes] = []
+        self.outcome: Outcome | None = None
+        self.dropped: int = -1
+        """The number of the last frame that is not kept any more."""
+        self.size: int = 0
+        self.added: trio.Event = trio.Event()
+        """Set when the next item begins."""
+        self._count = 0
+        self._max_replay = max_replay
+        self._next = next_block(response) * BLOCK
+        self._changed = trio.Event()
+
+    async def changed(self) -> None:
+        """Wait for more frames."""
+        await self._changed.wait()
+
+    async def ended(self) -> Outcome:
+        """Wait for the end of the response."""
+        while self.outcome is None:
+            await self._changed.wait()
+        return self.outcome
+
+    @property
+    def seen(self) -> list[JsonObject]:
+        """What clients have seen, as it is recorded."""
+        return recorded(self.items.seen(), self._next // BLOCK)
+
+    @property
+    def lost(self) -> list[JsonObject]:
+        """What clients have seen and the store does not have, as it is recorded."""
+        return recorded(self.items.lost, self._next // BLOCK)
+
+    def open(self, log: TurnLog) -> None:
+        """Take the events so far and all that follow."""
+        log.listener = self
+        if not any(isinstance(event, TurnStarted) for event in log.events):
+            self._publish([self._about("created"), self._about("queued")])
+        for event in log.events:
+            self.receive(event)
+
+    def receive(self, event: RuntimeEvent) -> None:
+        """Take an event of the turn. Its end is for `follow`, which reads the store first."""
+        if isinstance(event, TurnEnded):
+            return
+        if isinstance(event, TurnStarted):
+            self._next = max(self._next, (event.attempt - 1) * BLOCK)
+            created = [] if self.frames or self.dropped >= 0 else [self._about("created")]
+            started = [*created, self._about("in_progress", running=True)]
+            lost = [_lost_event(index, item) for index, item in sorted(self.items.lost.items())]
+            self._publish([*started, *lost, *self.items.feed(event)])
+            return
+        self._publish(self.items.feed(event))
+
+    def finish(self, outcome: Outcome, events: Iterable[JsonObject]) -> None:
+        """Publish the end of the response."""
+        self.outcome = outcome
+        created = [] if self.frames or self.dropped >= 0 else [self._about("created")]
+        self._publish([*created, *events, final_event(self.response, outcome)])
+
+    def stop(self) -> None:
+        """Wake all clients: the server stops."""
+        set_event(self._changed)
+
+    def _about(self, name: str, *, running: bool = False) -> JsonObject:
+        output = self.items.output
+        response = response_object(self.response, output, running=running)
+        return {"type": f"response.{name}", "response": response}
+
+    def _publish(self, events: Iterable[JsonObject]) -> None:
+        for event in events:
+            data = frame(self._next, event)
+            self.numbers.append(self._next)
+            self.frames.append(data)
+            self.size += len(data)
+            self._next += 1
+        if self.size > self._max_replay:
+            self._drop()
+        if self.items.count > self._count:
+            self._count = self.items.count
+            set_event(self.added)
+            self.added = trio.Event()
+        set_event(self._changed)
+        self._changed = trio.Event()
+
+    def _drop(self) -> None:
+        """Forget the older half of the frames."""
+        half = len(self.frames) // 2
+        self.dropped = self.numbers[half - 1] if half else self.dropped
+        self.size -= sum(len(data) for data in self.frames[:half])
+        del self.numbers[:half], self.frames[:half]
+
+
+def _lost_event(index: int, item: JsonObject) -> JsonObject:
+    return {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
+def final_event(response: StoredResponse, outcome: Outcome) -> JsonObject:
+    """Return the last event of a stream."""
+    name = FINAL_EVENTS[status_of(outcome.reply, running=False)]
+    return {"type": name, "response": outcome.as_object(response)}
+
+
+def live_response(services: Services, response: StoredResponse, log: TurnLog) -> LiveResponse:
+    """Return the frames of a response whose turn has not ended; they are built from now on."""
+    if isinstance(log.listener, LiveResponse):
+        return log.listener
+    live = LiveResponse(response, lost_items(response), services.config.max_replay)
+    live.open(log)
+    start_soon(services.nursery, follow, services, live, log)
+    return live
+
+
+async def resume(services: Services, inbox_id: int) -> None:
+    """Go on with the stream of a response that clients have seen from an earlier process."""
+    receipt, api = Receipt(inbox_id, "", "", 0, 0.0), services.runtime.api
+    with contained():
+        response = await api.response_to(receipt)
+        log = services.logs.find(inbox_id)
+        if log is None or log.listener is not None or response is None or not response.items:
+            return
+        unanswered = replace(response, reply=None)  # what was seen then is lost in any case
+        if log.reply is None:
+            live_response(services, unanswered, log)
+        else:
+            items = recorded(lost_items(unanswered), next_block(response))
+            await api.record_items(response.id, items)
+
+
+async def follow(services: Services, live: LiveResponse, log: TurnLog) -> None:
+    """Record what clients have seen while the turn runs, and publish its end."""
+    written: list[JsonObject] = list(live.response.items)
+    reply: Reply | None = None
+    async with open_background() as background:
+        start_soon(background, _record, services, live, log, written)
+        with contained():  # the server may stop first
+            reply = await wait_for_reply(services, live.response, log)
+        if reply is None:
+            await _record_last(services, live)
+    if reply is not None:
+        await _publish_end(services, live, reply, written)
+
+
+async def _record_last(services: Services, live: LiveResponse) -> None:
+    """Record what clients have seen: the next process continues after it."""
+    with trio.move_on_after(STOP_SECONDS) as scope, contained():
+        scope.shield = True
+        await services.runtime.api.record_items(live.response.id, live.seen)
+
+
+async def _record(
+    services: Services, live: LiveResponse, log: TurnLog, written: list[JsonObject]
+) -> None:
+    """Record what clients have seen: new items at once, and texts that grow once a second.
+
+    `written` is what was recorded.
+    """
+    count = 0
+    while True:
+        with trio.move_on_after(RECORD_EVERY):
+            while live.items.count == count:
+                await live.added.wait()
+            await trio.sleep(RECORD_NEW)
+        count, seen = live.items.count, live.seen
+        if log.reply is None and seen != written:
+            with contained():  # the store may be busy
+                await services.runtime.api.record_items(live.response.id, seen)
+                written[:] = seen
+
+
+async def _publish_end(
+    services: Services, live: LiveResponse, reply: Reply, written: list[JsonObject]
+) -> None:
+    """Compare what was streamed with what is stored, record the difference, and publish the end."""
+    runtime, response = services.runtime, live.response
+    rows = []
+    with contained():
+        rows = await rows_of(runtime, response.session_key, reply)
+    if response.stored:
+        bodies = bodies_of(response.id, rows, reply, mcp=has_tools(response))
+    else:
+        bodies = live.items.streamed(reply)
+    events = list(live.items.finish(bodies))
+    if live.items.lost or written:
+        with contained():
+            await runtime.api.record_items(response.id, live.lost)
+    live.finish(Outcome(reply, live.items.output, when_ended(rows)), events)
+
+
+# Readers
+
+
+async def read_live(
+    services: Services, live: LiveResponse, log: TurnLog, after: int = -1
+) -> AsyncGenerator[bytes, None]:
+    """Yield the frames with a number above `after` as they are built, until the response ends.
+
+    A client that was slower than the frames are kept gets the whole response from the store. Raises
+    `ApiError` if the server stops first, so that the connection counts as cut.
+    """
+    while True:
+        if after < live.dropped:
+            break
+        start = bisect_right(live.numbers, after)
+        if start < len(live.frames):
+            chunk, after = b"".join(live.frames[start:]), live.numbers[-1]
+            yield chunk
+        elif live.outcome is not None:
+            return
+        elif log.stopped:
+            raise stopping()
+        else:
+            silent = True
+            with trio.move_on_after(KEEP_ALIVE):
+                await live.changed()
+                silent = False
+            if silent:
+                yield COMMENT
+    reply = await wait_for_reply(services, live.response, log)
+    async for chunk in read_stored(services, live.response, reply):
+        yield chunk
+
+
+async def read_stored(
+    services: Services, response: StoredResponse, reply: Reply, after: int = -1
+) -> AsyncGenerator[bytes, None]:
+    """Yield the frames of a response that has ended, built from the store."""
+    fresh = await services.runtime.api.get_response(response.id) or response
+    outcome = await outcome_of(services.runtime, fresh, reply)
+    about = response_object(fresh, [], running=True)
+    events: list[JsonObject] = [
+        {"type": "response.created", "response": about},
+        {"type": "response.in_progress", "response": about},
+    ]
+    for index, item in enumerate(outcome.output):
+        events += whole_item(index, item)
+    events.append(final_event(fresh, outcome))
+    frames = [
+        frame(number, event) for number, event in enumerate(events, FROM_STORE) if number > after
+    ]
+    yield b"".join(frames)

@@ -1,0 +1,374 @@
+"""One connection: hypercorn's HTTP/1.1 and WebSocket protocol on a socket, with time limits.
+
+hypercorn's own server sends in a shielded scope without a timeout, and does not limit how long a
+request may take to arrive. So its protocol is used, but not its server.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import h11
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.events import EndBody, Event as StreamEvent, Response
+from hypercorn.protocol.h11 import H11Protocol, H11WSConnection
+from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.protocol.ws_stream import WSStream
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import parse_socket_addr
+from starlette.types import ASGIApp, Message, Scope
+from wsproto.utilities import ProtocolError
+
+from hermes.adapters.http.access.requests import REPLACEABLE
+from hermes.adapters.http.config import HttpConfig
+from hermes.adapters.http.connections import HOLD_HEAD, ON_DISCONNECT
+from hermes.adapters.http.errors import ClientGone
+from hermes.background import cancel, open_background, release, start_soon
+from hermes.user_code import contained, leaf
+
+log: logging.Logger = logging.getLogger(__name__)
+
+MAX_READ = 65536
+MAX_QUEUE = 10
+"""Pieces of a body that wait for the app."""
+LINGER = 2.0
+"""Seconds in which the rest of a refused body is discarded, so that the client sees the answer."""
+STALLED = 0.25
+"""Seconds after which a client that does not read is no longer waited for at the end."""
+_VERSIONS = frozenset({b"1.0", b"1.1"})
+_OF_CLIENTS = (OSError, h11.RemoteProtocolError, ProtocolError)
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing discards what was not sent
+
+
+class _Refused(Exception):
+    """A request that is not served; `status` is the answer."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.0, HTTP/1.1 and WebSocket. A request to upgrade to HTTP/2 is ignored."""
+
+    holds_head: bool = False
+    """Whether what is sent next is the head of an answer whose body follows at once."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Refuse other versions, long heads, and bodies whose length has two meanings.
+
+        h11 limits what it keeps of a head that is not complete, so the last piece may exceed it.
+        """
+        names = {name.lower() for name, _ in event.headers}
+        size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+        if size > self.config.h11_max_incomplete_size:
+            raise _Refused(431)
+        if event.http_version not in _VERSIONS:
+            raise _Refused(505)
+        if b"transfer-encoding" in names and (
+            b"content-length" in names or event.http_version == b"1.0"
+        ):
+            raise _Refused(400)
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        """Send a part of an answer. It says so if the connection cannot be used again.
+
+        That is so if the answer begins before the end of the request: the rest is not read. A
+        WebSocket client that sends frames before its handshake is answered gets 400 and no more.
+        """
+        if isinstance(event, Response):
+            if self.connection.their_state is h11.SEND_BODY:
+                event = replace(event, headers=[*event.headers, (b"connection", b"close")])
+            self.holds_head |= any(name == b"content-length" for name, _ in event.headers)
+        try:
+            await super().stream_send(event)
+        except h11.LocalProtocolError:
+            if not isinstance(self.connection, H11WSConnection):
+                raise
+        if isinstance(event, EndBody) and isinstance(self.connection, H11WSConnection):
+            await self.send(Closed())  # a refused handshake; hypercorn leaves some of them open
+
+    async def refuse(self, status: int) -> None:
+        """Answer a request that is not served, and close the connection."""
+        await self._send_error_response(status)
+        await self.send(Closed())
+
+    def refuse_compression(self) -> None:
+        """Ignore the extensions of a WebSocket: a compressed message could become any size."""
+        if isinstance(self.stream, WSStream):
+            self.stream.handshake.extensions = None
+
+    @property
+    def is_body_open(self) -> bool:
+        """Whether the client may still be sending a request that was answered already."""
+        return self.connection.their_state in {h11.SEND_BODY, h11.ERROR}
+
+
+class Connection:
+    """A connection of a client, from its first byte to its end."""
+
+    def __init__(
+        self,
+        stream: trio.SocketStream,
+        app: ASGIApp,
+        config: HttpConfig,
+        settings: Config,
+        context: WorkerContext,
+    ) -> None:
+        self.idle: bool = True
+        """Whether no request is being served."""
+        self.since: float = trio.current_time()
+        """When it became idle, or the request began to be served."""
+        self.replaceable: bool = True
+        """Whether a new connection may take its place: nobody is known to wait for an answer."""
+        self._stream = stream
+        self._app = app
+        self._config = config
+        self._settings = settings
+        self._context = context
+        self._scope = trio.CancelScope()
+        self._reading = trio.CancelScope()
+        self._writing = trio.Lock()
+        self._waiting_since: float | None = None
+        self._head = b""
+        """The head of an answer; it is sent together with the first piece of its body."""
+        self._begun = False
+        """Whether a part of the next request has arrived."""
+        self._closed = False
+        """Whether this side has closed the connection."""
+        self._lost = False
+        """Whether something could not be sent."""
+        self._arrived: Callable[[], Awaitable[None]] | None = None
+        """A request that is not served yet, because more of it may have arrived."""
+        self._protocol: _Protocol
+        self._requests: trio.Nursery
+        self._pings: trio.Nursery
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the client does not read what is sent to it."""
+        since = self._waiting_since
+        return since is not None and trio.current_time() - since > STALLED
+
+    def close_idle(self) -> None:
+        """Close the connection if no request is being served."""
+        if self.idle:
+            cancel(self._reading)
+
+    def replace(self) -> None:
+        """Close the connection, because a new one needs its place."""
+        if self.idle:
+            self.close_idle()
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """End the connection at once, and cancel the request that is being served."""
+        self._cut()
+        cancel(self._scope)
+
+    async def run(self) -> None:
+        """Serve the requests of the connection, one after the other."""
+        with self._scope, contained() as caught:
+            try:
+                async with open_background() as self._pings, trio.open_nursery() as self._requests:
+                    await self._serve()
+            finally:
+                self._stream.socket.close()
+        if caught.error is not None and not isinstance(leaf(caught.error), _OF_CLIENTS):
+            log.error("a connection failed", exc_info=caught.error)
+
+    async def _serve(self) -> None:
+        own = self._stream.socket
+        self._protocol = _Protocol(
+            self._app,  # type: ignore[arg-type]  # only passed on to `spawn_app`
+            self._settings,
+            self._context,
+            self,  # type: ignore[arg-type]  # has the methods that are called
+            ConnectionState({}),
+            False,
+            parse_socket_addr(own.family, own.getpeername()),
+            parse_socket_addr(own.family, own.getsockname()),
+            self._send,
+        )
+        self._reading.deadline = trio.current_time() + self._config.header_timeout
+        with self._reading:
+            await self._read()
+        if self._begun and not self._closed and not self._lost:
+            await self._protocol.refuse(408)
+        await self._protocol.handle(Closed())
+        if self._closed and self._protocol.is_body_open:
+            await self._discard()
+
+    # Receiving
+
+    async def _read(self) -> None:
+        """Pass on what the client sends, until its end."""
+        while True:
+            self._begin()
+            streaming = isinstance(self._protocol.stream, HTTPStream)
+            try:
+                size = MAX_READ if streaming else self._config.max_header
+                data = await self._stream.socket.recv(size)
+            except (OSError, trio.ClosedResourceError):
+                data = b""
+            if data and self.idle and not self._begun:
+                self._begun = True
+                self._reading.deadline = trio.current_time() + self._config.header_timeout
+            if self._reading.cancel_called:  # it was idle, and a request came at the same time
+                return
+            try:
+                await self._protocol.handle(RawData(data))
+            except _Refused as refused:
+                await self._protocol.refuse(refused.status)
+            if not data:
+                self._begun = False
+                return
+
+    async def _discard(self) -> None:
+        """Read the rest of a body that was refused: closing now could destroy the answer."""
+        with trio.move_on_after(LINGER), suppress(OSError, trio.ClosedResourceError):
+            while not self._context.terminated.is_set():
+                if not await self._stream.socket.recv(MAX_READ):
+                    return
+
+    # Sending
+
+    async def _send(self, event: Event) -> None:
+        """Do what the protocol asks for."""
+        if isinstance(event, RawData):
+            data, self._head = self._head + event.data, b""
+            if self._protocol.holds_head:
+                self._protocol.holds_head, self._head = False, data
+            else:
+                await self._write(data)
+        elif isinstance(event, Updated):
+            self.idle = self.replaceable = event.idle
+            self.since, self._begun = trio.current_time(), False
+            self._reading.deadline = (
+                self.since + self._config.keep_alive if event.idle else math.inf
+            )
+        elif isinstance(event, Closed) and not self._closed:
+            self._closed = True
+            with suppress(OSError):
+                self._stream.socket.shutdown(socket.SHUT_WR)
+            cancel(self._reading)
+
+    async def _write(self, data: bytes) -> None:
+        """Send bytes. If the client reads nothing for too long, the connection is cut."""
+        if not data:
+            return
+        await self._writing.acquire()
+        try:
+            rest = memoryview(data)
+            while rest and not self._lost:
+                self._waiting_since = now = trio.current_time()
+                sent = 0
+                limit = trio.CancelScope(deadline=now + self._config.send_timeout)
+                with limit, suppress(OSError, trio.ClosedResourceError):
+                    sent = await self._stream.socket.send(rest)
+                self._waiting_since = None
+                rest = rest[sent:]
+                if not sent:
+                    self._cut()
+        finally:
+            release(self._writing)
+
+    def _cut(self) -> None:
+        """Close the socket; what the client has not read is discarded."""
+        self._lost = True
+        own = self._stream.socket
+        with suppress(OSError):
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        own.close()
+        cancel(self._reading)
+
+    # Requests: what hypercorn calls a task group
+
+    def spawn(self, function: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        """Start a task that sends pings."""
+        start_soon(self._pings, function, *arguments)
+
+    async def spawn_app(
+        self,
+        _app: object,
+        _config: Config,
+        scope: Scope,
+        send: Callable[[Message | None], Awaitable[None]],
+    ) -> Callable[[Message], Awaitable[None]]:
+        """Start the app for a request; returns a function that passes events to it."""
+        await trio.lowlevel.checkpoint()
+        queue, events = trio.open_memory_channel[Message](MAX_QUEUE)
+        disconnect: Message = {"type": f"{scope['type']}.disconnect"}
+        self._protocol.refuse_compression()
+        gone: list[Callable[[], None]] = []
+        scope[ON_DISCONNECT] = gone.append
+        scope[REPLACEABLE] = self._set_replaceable
+
+        async def put(event: Message) -> None:
+            if event["type"] == disconnect["type"]:
+                disconnect.update(event)
+                queue.close()  # the app gets it after what waits; never blocks
+                for callback in gone:
+                    callback()
+            else:
+                full = queue.statistics().current_buffer_used == MAX_QUEUE
+                if full or not event.get("more_body"):
+                    self._begin()
+                with suppress(trio.BrokenResourceError):  # the app has ended
+                    await queue.send(event)
+
+        async def receive() -> Message:
+            try:
+                return await events.receive()
+            except trio.EndOfChannel:
+                return disconnect
+
+        async def run() -> None:
+            with events:
+                await self._run_app(scope, receive, send)
+
+        self._arrived = run
+        return put
+
+    def _set_replaceable(self, value: bool) -> None:
+        self.replaceable = value
+
+    def _begin(self) -> None:
+        """Serve the request whose beginning has arrived.
+
+        This waits until everything that was received is parsed. Otherwise an answer that needs no
+        body might come before the body is seen, and would close the connection for nothing.
+        """
+        if self._arrived is not None and not self._closed:
+            start_soon(self._requests, self._arrived)
+        self._arrived = None
+
+    async def _run_app(
+        self,
+        scope: Scope,
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message | None], Awaitable[None]],
+    ) -> None:
+        async def send_or_raise(message: Message) -> None:
+            if HOLD_HEAD in message:
+                self._protocol.holds_head = True
+            await send(message)
+            if self._lost:
+                raise ClientGone("the client is gone")
+
+        with contained() as caught:
+            await self._app(scope, receive, send_or_raise)
+        if caught.error is not None and not isinstance(leaf(caught.error), ClientGone):
+            log.error("a request failed", exc_info=caught.error)
+        await send(None)  # answers with 500 if the app has not answered

@@ -1,0 +1,198 @@
+"""The events of the turns of API clients, while they run and for a moment after."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+import trio
+
+from hermes.actors.runtime import Runtime
+from hermes.adapters.http.credentials import KEYS
+from hermes.adapters.http.errors import stopping
+from hermes.background import set_event
+from hermes.events import (
+    AssistantMessage,
+    Envelope,
+    ReasoningDelta,
+    RuntimeEvent,
+    TextDelta,
+    ToolFinished,
+    TurnEnded,
+    TurnStarted,
+)
+from hermes.messages import Reply
+
+KEPT = 1000
+"""Turns that have ended and are kept in memory."""
+KEPT_BYTES = 32_000_000
+"""The approximate size of their events."""
+EVENT_SIZE = 200
+
+
+class Listener(Protocol):
+    """Builds something from the events of a turn."""
+
+    size: int
+    """Its approximate size in bytes."""
+
+    def receive(self, event: RuntimeEvent) -> None:
+        """Take an event."""
+
+    def stop(self) -> None:
+        """The server stops before the turn has ended."""
+
+
+class TurnLog:
+    """The events of one message's turn, in order.
+
+    If the turn is run again in this process, another `TurnStarted` follows.
+    """
+
+    def __init__(self) -> None:
+        self.attempt: int = 0
+        """The number of the attempt; 0 before the turn has begun."""
+        self.events: list[RuntimeEvent] = []
+        self.reply: Reply | None = None
+        self.listener: Listener | None = None
+        """Takes each event; what it builds from them is kept with the log."""
+        self.size: int = 0
+        self.stopped: bool = False
+        """Whether the server stops before the turn has ended."""
+        self._changed = trio.Event()
+
+    def add(self, event: RuntimeEvent) -> None:
+        """Take an event of the turn."""
+        if isinstance(event, TurnStarted):
+            self.attempt = event.attempt
+        if isinstance(event, TurnEnded):
+            self.reply = event.reply
+        self.events.append(event)
+        self.size += _size(event)
+        if self.listener is not None:
+            self.listener.receive(event)
+        self._wake()
+
+    def stop(self) -> None:
+        """End all waits: the server stops."""
+        self.stopped = True
+        if self.listener is not None:
+            self.listener.stop()
+        self._wake()
+
+    def _wake(self) -> None:
+        set_event(self._changed)
+        self._changed = trio.Event()
+
+    async def wait(self) -> Reply:
+        """Wait for the reply. Raises `ApiError` if the server stops before there is one."""
+        while self.reply is None:
+            if self.stopped:
+                raise stopping()
+            await self._changed.wait()
+        return self.reply
+
+    async def changed(self) -> None:
+        """Wait for the next event."""
+        await self._changed.wait()
+
+
+def _size(event: RuntimeEvent) -> int:
+    match event:
+        case TextDelta(text) | ReasoningDelta(text) | ToolFinished(_, text):
+            return EVENT_SIZE + 2 * len(text)
+        case AssistantMessage(message):
+            return EVENT_SIZE + 2 * len(message.content or "")
+    return EVENT_SIZE
+
+
+class TurnLogs:
+    """The logs of the turns of API clients, by inbox id.
+
+    Running turns have their events in memory in any case. Of those that have ended, the oldest are
+    forgotten: the store has their replies.
+    """
+
+    def __init__(self, *, kept: int = KEPT, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept, self._kept_bytes = kept, kept_bytes
+        self._logs: dict[int, TurnLog] = {}
+        self._ended: OrderedDict[int, TurnLog] = OrderedDict()
+        self._size = 0
+        self._stopped = False
+        self.on_restart: Callable[[int], None] = lambda _: None
+        """Called with the inbox id of a message that an earlier process had accepted."""
+        self._opened = time.monotonic()
+
+    def log(self, inbox_id: int) -> TurnLog:
+        """Return the log of a message's turn, which may not have begun."""
+        log = self.find(inbox_id)
+        if log is None:
+            log = self._logs[inbox_id] = TurnLog()
+            log.stopped = self._stopped
+        return log
+
+    def find(self, inbox_id: int) -> TurnLog | None:
+        """Return the log of a message's turn, if there is one."""
+        return self._ended.get(inbox_id) or self._logs.get(inbox_id)
+
+    def forget(self, inbox_id: int) -> None:
+        """Remove the log of a message that turned out to be answered already."""
+        self._logs.pop(inbox_id, None)
+
+    def stop(self) -> None:
+        """End all waits for turns that have not ended."""
+        self._stopped = True
+        for log in list(self._logs.values()):
+            log.stop()
+
+    def receive(self, envelope: Envelope) -> None:
+        """Take an event of the runtime; those of other conversations are ignored."""
+        if not envelope.session_key.startswith(KEYS) or envelope.turn_id is None:
+            return
+        event, turn_id = envelope.event, envelope.turn_id
+        if isinstance(event, TurnEnded):
+            for inbox_id in {turn_id, *event.inbox_ids}:
+                self._end(inbox_id, event)
+            return
+        if isinstance(event, TurnStarted):
+            self.log(turn_id).add(event)
+            if event.attempt > 1 or event.waited > time.monotonic() - self._opened:
+                self.on_restart(turn_id)
+        elif (log := self._logs.get(turn_id)) is not None:
+            log.add(event)
+
+    def _end(self, inbox_id: int, event: TurnEnded) -> None:
+        log = self.log(inbox_id)
+        log.add(event)
+        self._logs.pop(inbox_id, None)
+        log.size += 0 if log.listener is None else log.listener.size
+        self._ended[inbox_id] = log
+        self._size += log.size
+        while len(self._ended) > self._kept or self._size > self._kept_bytes:
+            self._size -= self._ended.popitem(last=False)[1].size
+
+
+async def events_of(log: TurnLog) -> AsyncIterator[RuntimeEvent]:
+    """Yield the events of the turn until it has ended."""
+    index = 0
+    while True:
+        while index < len(log.events):
+            event = log.events[index]
+            index += 1
+            yield event
+            if isinstance(event, TurnEnded):
+                return
+        await log.changed()
+
+
+def catch_up(runtime: Runtime, logs: TurnLogs) -> None:
+    """Take the events so far of turns that already run, such as those of an earlier process.
+
+    Nothing is missed if `logs` subscribes to the runtime without a checkpoint before this.
+    """
+    for key in runtime.admin.running_turns():
+        if key.startswith(KEYS):
+            for envelope in runtime.api.published(key):
+                logs.receive(envelope)

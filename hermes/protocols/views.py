@@ -1,0 +1,43 @@
+"""What the clients of an API see of the conversations in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Protocol
+
+from hermes.messages import ConversationSummary, ConversationView, KnownRows, LaneInfo, TurnUsage
+
+
+class ViewStore(Protocol):
+    """Lists and states of conversations, and what their turns have used."""
+
+    def list_conversations(
+        self,
+        *,
+        prefixes: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
+        title_contains: str | None = None,
+        archived: bool | None = False,
+        before: tuple[float, str] | None = None,
+        limit: int = 50,
+    ) -> Awaitable[list[ConversationSummary]]:
+        """Return the conversations whose keys begin with a prefix, latest activity first."""
+        ...
+
+    def get_view(
+        self, session_key: str, *, known: KnownRows | None = None, limit: int = ...
+    ) -> Awaitable[ConversationView]:
+        """Return the state of a conversation, with the messages that the reader does not know."""
+        ...
+
+    def conversation_stamps(self, session_keys: Sequence[str]) -> Awaitable[Mapping[str, str]]:
+        """Return a text for each of these keys that changes whenever its state does."""
+        ...
+
+    def usage_by_turn(self, session_key: str, *, limit: int = 100) -> Awaitable[list[TurnUsage]]:
+        """Return what the turns of a conversation have used, the latest first."""
+        ...
+
+    def outbox_lanes(self, limit: int = 200) -> Awaitable[list[LaneInfo]]:
+        """Return the chats that have undelivered replies."""
+        ...

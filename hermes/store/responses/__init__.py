@@ -1,0 +1,1 @@
+"""Responses to the requests of API clients."""

@@ -1,0 +1,169 @@
+"""The rows of responses: who asked, which message it was, and what became of the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from hermes.messages import ApiRequest, JsonObject, Receipt, Reply, StoredResponse
+from hermes.store.transaction import Transaction
+
+RETRY_SECONDS = 60.0
+"""How long after the end of a connection a retry may attach to its response."""
+_COLUMNS = (
+    "id, credential, session_key, session_id, inbox_id, path, digest, idempotency_key, echo, "
+    "stored, created_at, connection, items, closed_at, reply"
+)
+_decode_object = msgspec.json.Decoder(JsonObject).decode
+_decode_items = msgspec.json.Decoder(tuple[JsonObject, ...]).decode
+_decode_reply = msgspec.json.Decoder(Reply).decode
+# A dead process has another id than the one that asks, and its last sign of life is stored. Retries
+# of a request with an idempotency key have that key, and find it by that. A dead process may have
+# written a response without recording it, if the turn had ended: such requests come last, those
+# that ended last before the others. (The first term says so for engines that sort NULL last.)
+_INTERRUPTED = (
+    "SELECT r.id, r.connection, r.process "
+    "FROM responses r LEFT JOIN api_processes p ON p.id = r.process "
+    "WHERE r.credential = ?1 AND r.path = ?2 AND r.digest = ?3 AND r.idempotency_key IS NULL "
+    "AND r.connection <> 'complete' AND CASE WHEN r.connection = 'cut' THEN r.cut_at >= ?4 "
+    "ELSE r.process <> ?5 AND (p.alive_at >= ?4 OR r.created_at >= ?4) END "
+    "ORDER BY r.connection = 'open' AND r.closed_at IS NOT NULL, "
+    "CASE WHEN r.connection = 'open' THEN -r.closed_at END, "
+    "CASE WHEN r.connection = 'open' AND r.closed_at IS NOT NULL THEN -r.inbox_id "
+    "ELSE r.inbox_id END LIMIT 1"
+)
+_ATTACH = (
+    "UPDATE responses SET connection = 'open', process = ?, cut_at = NULL "
+    "WHERE id = ? AND connection = ? AND process = ?"
+)
+
+
+def add(tx: Transaction, receipt: Receipt, request: ApiRequest) -> None:
+    """Add the response to a message that is being accepted."""
+    tx.run(
+        "INSERT INTO responses (id, credential, session_key, session_id, inbox_id, path, digest, "
+        "idempotency_key, echo, stored, created_at, connection, process) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open', ?)",
+        request.id, request.credential, receipt.session_key, receipt.session_id, receipt.inbox_id,
+        request.path, request.digest, request.idempotency_key,
+        msgspec.json.encode(request.echo).decode(), request.stored, tx.now, request.process,
+    )  # fmt: skip
+
+
+def get_response(tx: Transaction, response_id: str) -> StoredResponse | None:
+    """Return a response; None if there is none with this id."""
+    row = tx.one(f"SELECT {_COLUMNS} FROM responses WHERE id = ?", response_id)
+    return None if row is None else _response(row)
+
+
+def find_response(tx: Transaction, credential: str, idempotency_key: str) -> StoredResponse | None:
+    """Return the response to the request of a credential with this idempotency key."""
+    row = tx.one(
+        f"SELECT {_COLUMNS} FROM responses WHERE credential = ? AND idempotency_key = ?",
+        credential,
+        idempotency_key,
+    )
+    return None if row is None else _response(row)
+
+
+def response_to(tx: Transaction, inbox_id: int) -> StoredResponse | None:
+    """Return the response to a message; None if no API client sent it."""
+    row = tx.one(f"SELECT {_COLUMNS} FROM responses WHERE inbox_id = ?", inbox_id)
+    return None if row is None else _response(row)
+
+
+def attach_response(
+    tx: Transaction, credential: str, path: str, digest: str, process: str
+) -> StoredResponse | None:
+    """Attach a retry to the response of an equal request whose connection was lost.
+
+    That is the oldest one without an idempotency key that ended at most a minute ago, before its
+    response was written in full, or whose process died at most a minute ago. (A request of a dead
+    process whose turn has ended is chosen last, because its response may have been written.) No
+    other retry can attach to it while this one waits. Returns None if there is none.
+    """
+    request = (credential, path, digest, tx.now - RETRY_SECONDS, process)
+    while (found := tx.one(_INTERRUPTED, *request)) is not None:
+        if tx.run(_ATTACH, process, *found):  # no other retry was faster
+            return get_response(tx, found[0])
+    return None
+
+
+def end_connection(tx: Transaction, response_id: str, process: str, *, complete: bool) -> bool:
+    """Record that a connection has ended; `complete` if the response was written in full.
+
+    Returns False if another connection waits for the response now.
+    """
+    changed = tx.run(
+        "UPDATE responses SET connection = ?, cut_at = ? "
+        "WHERE id = ? AND connection = 'open' AND process = ?",
+        "complete" if complete else "cut",
+        None if complete else tx.now,
+        response_id,
+        process,
+    )
+    return changed == 1
+
+
+def record_process(tx: Transaction, process: str) -> None:
+    """Record that a process that serves connections is alive, and forget those of long ago."""
+    tx.run(
+        "INSERT INTO api_processes (id, alive_at) VALUES (?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET alive_at = excluded.alive_at",
+        process,
+        tx.now,
+    )
+    tx.run("DELETE FROM api_processes WHERE alive_at < ?", tx.now - 10 * RETRY_SECONDS)
+
+
+def record_items(tx: Transaction, response_id: str, items: Sequence[JsonObject]) -> bool:
+    """Replace the output items that clients have seen. Returns False if there is no response."""
+    sql = "UPDATE responses SET items = ? WHERE id = ?"
+    return tx.run(sql, msgspec.json.encode(items).decode(), response_id) == 1
+
+
+def delete_response(tx: Transaction, response_id: str) -> bool:
+    """Delete a response; its messages stay. Returns whether there was one."""
+    return tx.run("DELETE FROM responses WHERE id = ?", response_id) == 1
+
+
+def list_responses(tx: Transaction, session_key: str, path: str) -> list[StoredResponse]:
+    """Return the responses of a key's current session that have ended, oldest first."""
+    sql = (
+        f"SELECT {_COLUMNS} FROM responses WHERE session_key = ?1 AND path = ?2 "
+        "AND closed_at IS NOT NULL "
+        "AND session_id = (SELECT session_id FROM routes WHERE session_key = ?1) ORDER BY inbox_id"
+    )
+    return [_response(row) for row in tx.all(sql, session_key, path)]
+
+
+def delete_responses(tx: Transaction, session_key: str) -> int:
+    """Delete the responses of a key's current session that have ended; returns how many.
+
+    The session may have no messages: then nothing but the route names it.
+    """
+    return tx.run(
+        "DELETE FROM responses WHERE session_key = ?1 AND closed_at IS NOT NULL "
+        "AND session_id = (SELECT session_id FROM routes WHERE session_key = ?1)",
+        session_key,
+    )
+
+
+def delete_of_session(tx: Transaction, session_id: str) -> None:
+    """Delete the responses of a session. Messages that wait are answered in another session."""
+    tx.run("DELETE FROM responses WHERE session_id = ? AND closed_at IS NOT NULL", session_id)
+
+
+def _response(row: Sequence[Any]) -> StoredResponse:
+    *facts, items, closed_at, reply = row
+    names = StoredResponse.__struct_fields__[:12]
+    values = dict(zip(names, facts, strict=True))
+    values["echo"], values["stored"] = _decode_object(values["echo"]), bool(values["stored"])
+    return StoredResponse(
+        **values,
+        items=() if items is None else _decode_items(items),
+        closed_at=closed_at,
+        reply=None if reply is None else _decode_reply(reply),
+    )

@@ -1,0 +1,289 @@
+"""Random turns, edits, undos, reconnects and restarts: a client's model equals the store."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import attrs
+import trio
+from hypothesis import HealthCheck, example, given, strategies as st
+
+from hermes import open_runtime
+from hermes.adapters.http.api.streams.hub import Hub
+from hermes.background import open_background
+from hermes.config import Config
+from hermes.events import TextDelta, ToolFinished, ToolStarted
+from hermes.messages import Inbound, ToolCall
+from hermes.testing import DeterministicCompressor
+from tests.support.event_clients import EventClient, stored_state
+from tests.support.examples import examples
+
+KEY = "agent:main:http:dm:ann:conv"
+STEPS = (
+    "send", "send", "hold", "release", "undo", "retry", "edit", "new", "close", "title", "settings",
+    "archive", "steer", "interrupt", "withdraw", "command", "compress", "switch", "delete", "post",
+    "cut", "cut", "connect", "stop_reading", "go_on", "flood", "flood", "race", "race", "race",
+    "restart", "kill",
+)  # fmt: skip
+
+
+class Killed(Exception):
+    """The process ends in the middle of whatever it does."""
+
+
+@attrs.define
+class Gate:
+    """Holds turns whose text says so."""
+
+    open: trio.Event = attrs.Factory(trio.Event)
+    entered: trio.Event = attrs.Factory(trio.Event)
+
+    async def agent(self, turn):
+        turn.emit(TextDelta("first "))
+        turn.emit(ToolStarted(ToolCall(id=f"call{turn.turn_id}", name="look")))
+        turn.emit(ToolFinished(f"call{turn.turn_id}", "seen"))
+        if "flood" in turn.text:
+            for number in range(1100):
+                turn.emit(TextDelta(f"{number} "))
+        if "slow" in turn.text:
+            for number in range(50):
+                turn.emit(TextDelta(f"{number} "))
+                await trio.lowlevel.checkpoint()
+        if "hold" in turn.text:
+            self.entered.set()
+            await self.open.wait()
+            turn.steered()
+        if "fail" in turn.text:
+            raise ValueError("no")
+        turn.emit(TextDelta("second"))
+        return f"answer to {turn.text}"
+
+
+class World:
+    """A runtime with a hub, which are restarted now and then, and two clients."""
+
+    def __init__(self, path):
+        self.path = path
+        self.clients = [EventClient(KEY), EventClient(KEY)]
+        self.number = 0
+        self.receipts = []
+        self.first = None
+
+    async def start(self, stack):
+        self.gate = Gate()
+        self.runtime = await stack.enter_async_context(
+            open_runtime(
+                self.path,
+                agent=self.gate.agent,
+                compressor=DeterministicCompressor(),
+                config=Config(drain_timeout=0.0, merge_messages=False),
+            )
+        )
+        self.nursery = await stack.enter_async_context(open_background())
+        self.number += 1
+        self.hub = Hub(self.runtime, self.nursery, f"process{self.number}")
+        self.connect(self.clients[1])
+
+    def connect(self, client):
+        self.nursery.start_soon(client.listen, self.hub)
+
+    @property
+    def conversation(self):
+        return self.runtime.conversation(KEY)
+
+    def text(self, kind):
+        self.number += 1
+        return f"{kind} {self.number}"
+
+    async def send(self, text, **options):
+        inbound = Inbound(KEY, f"event{self.number}", text, per_conversation=True, **options)
+        receipt = await self.runtime.submit(inbound)
+        self.receipts.append(receipt)
+        return receipt
+
+    @property
+    def held(self):
+        return self.gate.entered.is_set()
+
+    async def release(self):
+        self.gate.open.set()
+        for receipt in self.receipts:
+            await self.runtime.wait(receipt)
+        self.receipts.clear()
+        self.gate.open, self.gate.entered = trio.Event(), trio.Event()
+
+    async def settle(self):
+        """Wait for all turns, unless one is held."""
+        if not self.held:
+            await self.release()
+
+    async def step(self, name, client):
+        await getattr(self, f"do_{name}")(client)
+        await self.settle()
+
+    async def do_send(self, client):
+        await self.send(self.text("fail" if self.number % 5 == 0 else "say"))
+
+    async def do_race(self, client):
+        """Connect again and again while turns run."""
+        await self.send(self.text("slow hold"))
+        for number in range(2, 60):
+            client.cut()
+            if number % 3 == 0:
+                client.last_id = None  # as a new page does
+            self.connect(client)
+            for _ in range(number % 7):
+                await trio.lowlevel.checkpoint()
+            if number % 20 == 0:
+                await self.conversation.set_title(self.text("title"))
+        await self.send(self.text("slow"))
+        await self.gate.entered.wait()
+
+    async def do_hold(self, client):
+        await self.hold("hold")
+
+    async def do_flood(self, client):
+        await self.hold("flood hold")
+
+    async def hold(self, kind):
+        held = self.held
+        await self.send(self.text(kind))
+        if not held:
+            await self.gate.entered.wait()
+
+    async def do_release(self, client):
+        await self.release()
+
+    async def do_steer(self, client):
+        await self.send(self.text("steer"), when_busy="steer")
+
+    async def do_withdraw(self, client):
+        receipt = await self.send(self.text("say"))
+        await self.runtime.withdraw(receipt)
+
+    async def do_interrupt(self, client):
+        await self.conversation.interrupt()
+        await self.release()
+
+    async def do_command(self, client):
+        self.text("")
+        await self.send("/undo" if self.number % 2 else "/status", command=True)
+
+    async def do_retry(self, client):
+        self.text("")
+        await self.send("/retry", command=True)
+
+    async def do_undo(self, client):
+        await self.between(self.conversation.undo)
+
+    async def do_new(self, client):
+        await self.between(self.conversation.new)
+
+    async def do_close(self, client):
+        await self.between(self.conversation.close)
+
+    async def do_compress(self, client):
+        await self.between(self.conversation.compress)
+
+    async def do_switch(self, client):
+        found = await self.conversation.sessions()
+        if found:
+            await self.between(self.conversation.switch, found[-1].session.id)
+
+    async def do_post(self, client):
+        await self.between(self.conversation.post, self.text("post"))
+
+    async def do_edit(self, client):
+        rows = await self.conversation.history(include_waiting=False)
+        asked = [row.id for row in rows if row.role == "user"]
+        if asked:
+            await self.between(self.branch, asked[-1])
+            await self.send(self.text("edited"))
+
+    async def branch(self, message_id):
+        await self.conversation.branch(before=message_id)
+
+    async def between(self, verb, *args):
+        """Run a verb that waits for the running turn."""
+        await self.release()
+        await verb(*args)
+
+    async def do_title(self, client):
+        await self.conversation.set_title(self.text("title"))
+
+    async def do_settings(self, client):
+        await self.conversation.configure(model=self.text("model"))
+
+    async def do_archive(self, client):
+        session_id = (await self.runtime.api.view(KEY)).session_id
+        if session_id is not None and await self.runtime.admin.find(session_id) is not None:
+            rows = await self.conversation.history(include_waiting=False)
+            if rows:
+                await self.conversation.archive(session_id)
+
+    async def do_delete(self, client):
+        await self.runtime.api.delete_conversation(KEY)
+
+    async def do_cut(self, client):
+        client.cut()
+
+    async def do_connect(self, client):
+        client.cut()
+        self.connect(client)
+
+    async def do_stop_reading(self, client):
+        client.stop_reading()
+
+    async def do_go_on(self, client):
+        client.go_on()
+
+    async def check(self):
+        """Compare all clients with the store; the ones that were cut connect again."""
+        self.hub.touch(KEY)
+        for client in self.clients:
+            client.cut()
+            self.connect(client)
+        before, expected = None, await stored_state(self.runtime, KEY)
+        while before != expected:  # a turn of an earlier process may be about to begin
+            for client in self.clients:
+                await client.catch_up(self.hub)
+            before, expected = expected, await stored_state(self.runtime, KEY)
+        for client in self.clients:
+            assert client.model.comparable() == expected
+
+
+async def play(path, steps):
+    world = World(path)
+    steps = [*steps]
+    while steps:
+        part = []
+        while steps and steps[0][0] not in {"restart", "kill"}:
+            part.append(steps.pop(0))
+        ending = steps.pop(0)[0] if steps else "restart"
+        try:
+            async with AsyncExitStack() as stack:
+                await world.start(stack)
+                for name, number in part:
+                    await world.step(name, world.clients[number])
+                    if number:
+                        await world.check()
+                await world.check()
+                if ending == "kill":
+                    raise Killed  # noqa: TRY301 - ends the block
+                if ending == "restart":
+                    world.hub.close()
+        except* Killed:
+            pass
+        world.receipts.clear()
+
+
+@examples(60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 1)), max_size=10))
+@example([("send", 1), ("undo", 1), ("send", 1), ("retry", 1), ("edit", 1)])
+@example([("hold", 1), ("steer", 1), ("cut", 0), ("release", 1), ("delete", 1)])
+@example([("hold", 1), ("send", 0), ("kill", 0), ("title", 1), ("send", 1)])
+@example([("stop_reading", 0), ("flood", 0), ("go_on", 0), ("compress", 1), ("switch", 1)])
+@example([("race", 0), ("race", 1), ("restart", 0), ("race", 1), ("flood", 1)])
+@example([("race", 1), ("kill", 0), ("flood", 0), ("race", 0), ("delete", 1), ("send", 1)])
+def test_a_clients_model_equals_the_store(tmp_path_factory, steps):
+    trio.run(play, tmp_path_factory.mktemp("walk") / "state.db", steps)

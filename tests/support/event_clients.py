@@ -1,0 +1,243 @@
+"""A client of an event stream that keeps a model of the conversation, as a page would."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import h11
+import msgspec
+import trio
+
+from hermes.adapters.http.api.streams.events import ConversationStream
+
+
+class Model:
+    """What a client knows of a conversation: a snapshot, and every event since."""
+
+    def __init__(self):
+        self.state = {}
+        self.texts = []
+
+    def apply(self, kind, data):
+        if kind == "reset":
+            self.state = {**data, "history": data["history"]["messages"]}
+            self.state["waiting"] = {each["inbox_id"]: each for each in data["waiting"]}
+            return
+        event = data.get("event")
+        if event is not None:
+            self._receive(event["type"], event, data["turn_id"])
+        self._change(data.get("changes", {}))
+
+    def _receive(self, kind, event, turn_id):
+        waiting, turn = self.state["waiting"], self.state["turn"]
+        if kind == "message_accepted":
+            waiting.setdefault(event["inbox_id"], event)
+        elif kind == "turn_started":
+            self.state["turn"] = {
+                "turn_id": turn_id, "text": "", "tools": [], "inbox_ids": event["inbox_ids"],
+                "attempt": event["attempt"], "session_id": event["session_id"],
+            }  # fmt: skip
+        elif kind == "turn_ended":
+            for inbox_id in event["inbox_ids"]:
+                waiting.pop(inbox_id, None)
+            if turn is not None and turn["turn_id"] == turn_id:
+                self.state["turn"] = None
+        elif turn is not None and turn["turn_id"] == turn_id:
+            self._progress(turn, kind, event)
+
+    def _progress(self, turn, kind, event):
+        if kind == "text_delta":
+            turn["text"] = "" if event["restart"] else turn["text"] + event["text"]
+        elif kind == "tool_started":
+            turn["tools"] = [*turn["tools"], {"call": event["call"]}]
+        elif kind == "tool_finished":
+            for tool in turn["tools"]:
+                if tool["call"]["id"] == event["call_id"]:
+                    tool.update(finished=True, content=event["content"])
+        elif kind == "steered":
+            turn["inbox_ids"] = [*turn["inbox_ids"], *event["inbox_ids"]]
+
+    def _change(self, changes):
+        for name, value in changes.items():
+            if name == "history":
+                known = [] if value["replace"] else self.state["history"]
+                ids = {row["id"] for row in known}
+                new = [row for row in value["messages"] if row["id"] not in ids]
+                self.state["history"] = [*known, *new]
+            elif name == "waiting":
+                self.state["waiting"] = {each["inbox_id"]: each for each in value}
+            else:
+                self.state[name] = value
+
+    def comparable(self):
+        """Return what must be equal to the stored state."""
+        state, turn = self.state, self.state["turn"]
+        return {
+            "session_id": state["session_id"],
+            "title": state["title"],
+            "archived": state["archived"],
+            "settings": state["settings"],
+            "history": [(row["id"], row["role"], row["text"]) for row in state["history"]],
+            "waiting": sorted(state["waiting"]),
+            "approvals": [each["approval_id"] for each in state["approvals"]],
+            "turn": None
+            if turn is None
+            else (
+                turn["turn_id"],
+                turn["attempt"],
+                turn["text"],
+                sorted(turn["inbox_ids"]),
+                [(tool["call"]["id"], tool.get("finished", False)) for tool in turn["tools"]],
+            ),
+        }
+
+
+async def stored_state(runtime, key):
+    """Return the state that a client must have, in the form of `Model.comparable`."""
+    view, turn = await runtime.api.view(key), runtime.api.progress(key)
+    return {
+        "session_id": view.session_id,
+        "title": view.title,
+        "archived": view.archived,
+        "settings": msgspec.to_builtins(view.settings),
+        "history": [(row.id, row.role, row.content) for row in view.rows],
+        "waiting": sorted(message.inbox_id for message in view.waiting),
+        "approvals": [approval.approval_id for approval in view.approvals],
+        "turn": None
+        if turn is None
+        else (
+            turn.turn_id,
+            turn.attempt,
+            turn.text,
+            sorted(turn.inbox_ids),
+            [(tool.call.id, tool.finished) for tool in turn.tools],
+        ),
+    }
+
+
+class EventClient:
+    """Reads the stream of one conversation, as an ASGI server would send it.
+
+    While `reading` is False, it takes nothing more, like a client whose buffers are full.
+    """
+
+    def __init__(self, key):
+        self.key = key
+        self.model = Model()
+        self.last_id = None
+        self.resets = 0
+        self.kinds = []
+        self._rest = b""
+        self._scope = None
+        self._reading = trio.Event()
+        self._reading.set()
+
+    async def listen(self, hub):
+        """Connect, with the id of the last event, and read until the stream ends."""
+        self._rest = b""
+        channel = hub.conversation(self.key)
+        stream = ConversationStream(hub, channel, channel.position(self.last_id))
+        with trio.CancelScope() as scope:
+            self._scope = scope
+
+            async def send(message):
+                await self._reading.wait()
+                if self._scope is scope and not scope.cancel_called:
+                    self._receive(message.get("body", b""))
+                await trio.lowlevel.checkpoint()
+
+            await stream({"type": "http", "method": "GET"}, trio.sleep_forever, send)
+
+    def cut(self):
+        """Lose the connection."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def stop_reading(self):
+        self._reading = trio.Event()
+
+    def go_on(self):
+        self._reading.set()
+
+    def _receive(self, body):
+        *frames, self._rest = (self._rest + body).split(b"\n\n")
+        for frame in frames:
+            fields = dict(line.split(b": ", 1) for line in frame.split(b"\n"))
+            if b"event" in fields:
+                kind = fields[b"event"].decode()
+                self.kinds.append(kind)
+                self.resets += kind == "reset"
+                self.model.apply(kind, msgspec.json.decode(fields[b"data"]))
+                self.last_id = fields[b"id"].decode()
+
+    async def catch_up(self, hub):
+        """Wait until the client has everything that was sent."""
+        self.go_on()
+        channel = hub.conversation(self.key)
+        state = await hub.snapshot(channel)
+        final = int(state.id.rpartition(".")[2])
+        while not self._has(channel, final):
+            await trio.lowlevel.checkpoint()
+
+    def _has(self, channel, final):
+        position = channel.position(self.last_id)
+        if position is None:
+            return False
+        return not [entry for entry in channel.after(position) if entry.number <= final]
+
+
+class Events:
+    """The events of a stream over HTTP, as they arrive."""
+
+    def __init__(self, stream):
+        self._stream = stream
+        self._connection = h11.Connection(h11.CLIENT)
+        self._text = ""
+        self.last_id = None
+        self.response = None
+
+    async def open(self, host, path, headers):
+        """Send the request, and wait for the head of the response."""
+        request = h11.Request(method="GET", target=path, headers=[("Host", host), *headers])
+        await self._stream.send_all(self._connection.send(request))
+        await self._stream.send_all(self._connection.send(h11.EndOfMessage()))
+        self.response = await self._next()
+
+    async def _next(self):
+        while (event := self._connection.next_event()) is h11.NEED_DATA:
+            self._connection.receive_data(await self._stream.receive_some(65536))
+        return event
+
+    async def next(self):
+        """Return the name and the data of the next event; None at the end."""
+        while "\n\n" not in self._text:
+            event = await self._next()
+            if not isinstance(event, h11.Data):
+                return None
+            self._text += event.data.decode()
+        frame, _, self._text = self._text.partition("\n\n")
+        fields = dict(line.split(": ", 1) for line in frame.split("\n"))
+        if "data" not in fields:  # a comment
+            return await self.next()
+        self.last_id = fields["id"]
+        return fields["event"], msgspec.json.decode(fields["data"])
+
+    async def until(self, kind):
+        """Return the data of the next event with this name."""
+        while True:
+            name, data = await self.next()
+            if name == kind:
+                return data
+
+
+@asynccontextmanager
+async def open_events(server, path, *, secret=None, last_id=None):
+    """Open an event stream of a server."""
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    headers = [("Authorization", f"Bearer {secret or server.secret}")]
+    if last_id is not None:
+        headers.append(("Last-Event-ID", last_id))
+    async with await trio.open_tcp_stream(host, int(port)) as stream:
+        events = Events(stream)
+        await events.open(f"{host}:{port}", path, headers)
+        yield events
