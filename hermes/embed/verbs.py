@@ -261,7 +261,6 @@ class ApiRecordsVerbs:
     keep_file: Final = verb(ApiRecords.keep_file)
     copy_file: Final = verb(ApiRecords.copy_file)
     delete_file: Final = verb(ApiRecords.delete_file)
-    open_branch: Final = verb(ApiRecords.open_branch)
     list_branches: Final = verb(ApiRecords.list_branches)
     add_token: Final = verb(ApiRecords.add_token)
     find_token: Final = verb(ApiRecords.find_token)

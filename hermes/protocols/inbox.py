@@ -44,18 +44,6 @@ class InboxStore(Protocol):
         """
         ...
 
-    def open_branch(
-        self,
-        session_key: str,
-        source: Source,
-        rows: Sequence[Message] = (),
-        *,
-        of: str | None = None,
-        upto: int = 0,
-    ) -> Awaitable[int]:
-        """Start the session of a key as a branch: with messages up to `upto`, then with `rows`."""
-        ...
-
     def list_branches(self, prefix: str, limit: int = 30) -> Awaitable[list[str]]:
         """Return the session keys that begin with this text, last active first."""
         ...

@@ -116,7 +116,7 @@ class HttpConfig(Validated, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     header_timeout: Seconds = 10.0
     """Seconds in which the headers of a request must arrive."""
     body_timeout: Seconds = 60.0
-    """Seconds in which the next piece of a body must arrive."""
+    """Seconds in which the next piece of a body must arrive; beyond that, 1 kB per second."""
     send_timeout: Seconds = 30.0
     """Seconds after which a client that reads nothing is disconnected."""
     keep_alive: Seconds = 60.0

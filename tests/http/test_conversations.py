@@ -199,6 +199,9 @@ async def test_a_running_response_is_steered(path):
         assert final.response.output[-1].content[0].text == "And at cats."
         own = await client.responses.retrieve(shown["steering_response_id"])
         assert (own.status, own.output_text) == ("completed", final.response.output_text)
+        for each, said in ((running.id, "birds"), (own.id, "cats, too")):
+            [item] = [item async for item in client.responses.input_items.list(each)]
+            assert item.content[0].text == said
         refused = await server.http().post(url, json={"input": "and dogs"})
         assert refused.status_code == 409
 

@@ -180,6 +180,9 @@ async def test_a_challenge_is_repeated_if_it_is_signed(path, config):
         headers = {"X-Slack-Request-Timestamp": stamp, "X-Slack-Signature": signature}
         verified = await client.post("/hooks/slack", content=body, headers=headers)
         assert (verified.status_code, verified.json()) == (200, {"challenge": "3eZbrw"})
+        document = (await server.http().get("/api/openapi.json")).json()
+        described = document["paths"]["/hooks/{name}"]["post"]["responses"]
+        assert "Challenge" in str(described["200"])
         headers["X-Slack-Signature"] = "v0=" + 64 * "0"
         refused = await client.post("/hooks/slack", content=body, headers=headers)
         assert refused.status_code == 401

@@ -130,6 +130,20 @@ async def test_slow_heads_and_bodies_hold_nobody_up(path):
         assert await raw.turns() == 1
 
 
+async def test_a_body_that_arrives_byte_by_byte_is_refused(path):
+    async with hostile(path, body_timeout=0.2) as raw:
+        stream, refused = await raw.connect(), b""
+        await stream.send_all(raw.head("POST /v1/responses HTTP/1.1", "Content-Length: 100000"))
+        with trio.fail_after(SECONDS):
+            while not refused:
+                await stream.send_all(b" ")
+                with trio.move_on_after(0.05):  # the next byte is in time
+                    refused = await stream.receive_some()
+        assert status_of(refused) == 408
+        await stream.aclose()
+        await raw.check()
+
+
 async def test_requests_without_a_valid_token_cannot_occupy_all_connections(path, monkeypatch):
     monkeypatch.setenv("PLAIN", "secret")
     hooks = {"ci": HookTable(secret=Reference("env:PLAIN"), scheme="github")}

@@ -36,6 +36,8 @@ from hermes.user_code import contained
 
 T = TypeVar("T")
 DISCARD_SECONDS = 10.0
+MIN_RATE = 1000
+"""Bytes per second at which a body must arrive on average, beyond `body_timeout`."""
 MAX_DEPTH = 100
 """Levels of arrays and objects in a body."""
 
@@ -187,13 +189,15 @@ class Call:
     async def _whole(self, limit: int) -> bytes:
         pieces, size, timeout = list[bytes](), 0, self.services.config.body_timeout
         with self._waiting() as waiting:
+            begun = trio.current_time()
             async with aclosing(self.request.stream()) as stream:
                 async for piece in stream:
                     pieces.append(piece)
                     size += len(piece)
                     if size > limit:
                         raise _too_long(limit)
-                    waiting.deadline = trio.current_time() + timeout
+                    slowest = begun + size / MIN_RATE
+                    waiting.deadline = min(trio.current_time(), slowest) + timeout
             return b"".join(pieces)
         raise self._not_arrived()
 
@@ -289,8 +293,8 @@ class Endpoint:
     """The types of the data of these events."""
     status: int = 200
     """The status code of success."""
-    other_status: tuple[int, ...] = ()
-    """Other status codes with the same result."""
+    other_results: Mapping[int, Any] = attrs.Factory(dict)
+    """The types of the JSON results of other status codes of success."""
     checks_token: bool = False
     """Whether it checks by itself that a token which was valid before still is; see `verify`."""
     idempotency_key: bool = False

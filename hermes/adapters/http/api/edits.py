@@ -90,6 +90,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST", path=f"{ONE}/edit", handle=edit, body=t.EditBody,
         summary="Replace a message, in a branch.", result=t.SentMessage, idempotency_key=True,
-        other_status=(202,),
+        other_results={202: t.SentMessage},
     ),
 )  # fmt: skip

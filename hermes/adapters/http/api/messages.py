@@ -148,7 +148,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST", path=f"{ONE}/messages", handle=send, body=t.MessageBody,
         summary="Send a message or a command.", result=t.SentMessage, idempotency_key=True,
-        other_status=(202,),
+        other_results={202: t.SentMessage},
     ),
     Endpoint(
         method="GET", path=f"{ONE}/messages/{{message_id}}", handle=get,
@@ -161,12 +161,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         method="POST", path=f"{ONE}/steer", handle=steer, body=t.SteerBody,
         summary="Send a message to the running turn.", result=t.SentMessage, idempotency_key=True,
-        other_status=(202,),
+        other_results={202: t.SentMessage},
     ),
     Endpoint(
         method="POST", path=f"{ONE}/retry", handle=retry, body=t.RetryBody,
         summary="Answer the last message again.", result=t.SentMessage, idempotency_key=True,
-        other_status=(202,),
+        other_results={202: t.SentMessage},
     ),
     Endpoint(
         method="POST", path=f"{ONE}/interrupt", handle=interrupt,

@@ -54,7 +54,14 @@ def document(endpoints: Sequence[Endpoint]) -> JsonObject:
     types = {
         _name(each): each
         for endpoint in endpoints
-        for each in (endpoint.body, endpoint.query, endpoint.result, *endpoint.events, Error)
+        for each in (
+            endpoint.body,
+            endpoint.query,
+            endpoint.result,
+            *endpoint.other_results.values(),
+            *endpoint.events,
+            Error,
+        )
         if each is not None
     }
     references, schemas = msgspec.json.schema_components(
@@ -149,9 +156,12 @@ def _responses(endpoint: Endpoint, refs: Mapping[str, JsonObject]) -> JsonObject
         schema: JsonObject = {"type": "string", "description": described}
         content["text/event-stream"] = {"schema": schema, "x-hermes-events": events}
     success = {"description": "Success.", "content": content}
-    codes = (endpoint.status, *endpoint.other_status)
+    others = {
+        str(code): _json("Success.", refs[_name(result)])
+        for code, result in endpoint.other_results.items()
+    }
     error = {"$ref": "#/components/responses/Error"}
-    return {**{str(code): success for code in codes}, "4XX": error, "5XX": error}
+    return {str(endpoint.status): success, **others, "4XX": error, "5XX": error}
 
 
 def _json(description: str, schema: JsonObject) -> JsonObject:

@@ -47,10 +47,16 @@ async def receive(call: Call) -> Response:
         raise ApiError(401, str(error), code="invalid_signature") from None
     challenge = _challenge(body)
     if challenge is not None:
-        return json_response({"challenge": challenge})
+        return json_response(Challenge(challenge))
     set_replaceable(call.request.scope, False)
     stored = await _store(call, hook, event_id, body)
     return json_response(HookEvent(stored, event_id), 202)
+
+
+class Challenge(msgspec.Struct):
+    """What a service wants to have repeated."""
+
+    challenge: str
 
 
 class _Verification(msgspec.Struct, tag_field="type", tag="url_verification"):
@@ -106,5 +112,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         role=None,
         result=HookEvent,
         status=202,
+        other_results={200: Challenge},
     ),
 )

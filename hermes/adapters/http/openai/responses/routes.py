@@ -271,7 +271,11 @@ async def _input_rows(call: Call, response: StoredResponse) -> Sequence[StoredMe
         history = await call.runtime.conversation(response.session_key).history()
         waiting = [row for row in history if isinstance(row, WaitingMessage)]
         return [row for row in waiting if row.inbox_id == response.inbox_id]
-    return await rows_of(call.runtime, response.session_key, response.reply)
+    rows = await rows_of(call.runtime, response.session_key, response.reply)
+    if response.reply.turn_id == response.inbox_id:
+        return rows
+    # The turn of another message has taken this one.
+    return [row for row in rows if row.role == "user" and row.timestamp == response.created_at]
 
 
 async def steer(call: Call) -> Response:
