@@ -7,6 +7,9 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' |
   { echo "Hermes needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 PIP := PIP_CACHE_DIR=$(CURDIR)/$(VENV)/cache PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
+# Compiled modules are kept, whatever the environment says: the tests start Hermes a thousand times.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test coverage processes-1 processes-2 runtime http unit campaigns benchmarks lint bench prove clean
 .DELETE_ON_ERROR:
 
