@@ -53,6 +53,7 @@ from hermes.messages.outbox import (
     OutboxRow as OutboxRow,
     OutboxState as OutboxState,
     OutboxStats as OutboxStats,
+    StoreStatistics as StoreStatistics,
     StoreStats as StoreStats,
 )
 from hermes.messages.replies import (

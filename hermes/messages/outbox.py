@@ -74,6 +74,16 @@ class OutboxStats(msgspec.Struct, frozen=True, kw_only=True):
     """Replies given up within the last day."""
 
 
+class StoreStatistics(msgspec.Struct, frozen=True):
+    """Counters of the store actor."""
+
+    waiting: int
+    commits: int
+    requests: int
+    largest_batch: int
+    log_pages: int
+
+
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counts from the tables of a store."""
 

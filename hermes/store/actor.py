@@ -8,23 +8,23 @@ hooks. Reads use separate connections and never wait for a write.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
 import apsw
 import attrs
-import msgspec
 import trio
 
-from hermes.actors.kernel.mailbox import Mailbox, Request, serve
+from hermes.actors.kernel.deferred import Deferred
+from hermes.actors.kernel.mailbox import Mailbox, Request, refuse, serve
 from hermes.background import set_event, start_soon
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.forks import FORKED, watch_forks
-from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
+from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, StoreStatistics, Transcript
 from hermes.store.connection import Database, translate
 from hermes.store.conversations import boundaries, messages, routes, search
 from hermes.store.group_commit import (
@@ -41,7 +41,6 @@ from hermes.store.transaction import Clock, Transaction, Work
 from hermes.store.worker import Connections, Worker
 
 log: Final = logging.getLogger(__name__)
-
 R = TypeVar("R")
 
 MAX_BATCH = 256
@@ -68,16 +67,6 @@ class _Alone(Request[R]):
     function: Callable[[Database], R] = attrs.field(kw_only=True)
 
 
-class StoreStatistics(msgspec.Struct, frozen=True):
-    """Counters of the store actor."""
-
-    waiting: int
-    commits: int
-    requests: int
-    largest_batch: int
-    log_pages: int
-
-
 @attrs.frozen
 class _Subscriber:
     """The runtime's callbacks; they are called in commit order, before any caller is resumed."""
@@ -86,8 +75,7 @@ class _Subscriber:
     on_outbox: Callable[[Sequence[OutboxRow]], None]
 
 
-def _ignore(_: object) -> None:
-    pass
+def _ignore(_: object) -> None: ...
 
 
 _NOBODY = _Subscriber(_ignore, _ignore)
@@ -113,6 +101,7 @@ class StoreActor:
         self._clock = clock
         self._threads = hook_threads
         self._requests: Mailbox[Request[Any]] = Mailbox(MAX_WAITING)
+        self._deferred = Deferred(self._requests)
         self._subscriber = _NOBODY
         self._failure: StoreFailed | None = None
         self._unindexed = trio.Event()
@@ -140,6 +129,10 @@ class StoreActor:
     def transact_unflushed(self, work: Work[R]) -> Coroutine[object, object, R]:
         """The same, but if only such work waits, it does not wait for the disk."""
         return _Write(transaction=work, flush=False).wait(self._requests)
+
+    def transact_deferred(self, work: Work[R]) -> Coroutine[object, object, R]:
+        """Run the work in the next group commit of others, or without a flush soon after."""
+        return _Write(transaction=work, flush=False).wait(self._deferred)
 
     def transact_alone(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run long work in a separate transaction, so that it delays no group commit."""
@@ -230,8 +223,10 @@ class StoreActor:
         with trio.CancelScope(shield=True):
             try:
                 await serve(self._requests, self._handle, MAX_BATCH)
+                await self._handle([])  # what is deferred
             except BaseException as error:
                 self._fail(error)
+                refuse(self._deferred.take(), self._stop_error())
                 raise
         if self._failure is not None:  # found by a reader or a sweep
             raise StoreFailed(*self._failure.args) from self._failure
@@ -259,11 +254,13 @@ class StoreActor:
     @trio.lowlevel.enable_ki_protection
     async def _handle(self, batch: list[Any]) -> None:
         """Commit a batch in order; work that must run alone splits it."""
+        deferred = self._deferred.take()
         try:
-            for kind, requests in groupby(batch, type):
+            for kind, requests in groupby([*deferred, *batch], type):
                 await (self._commit if kind is _Write else self._run_alone)(requests)
         except BaseException as error:
             self._fail(error)
+            refuse(deferred, self._stop_error())
             raise
 
     async def _commit(self, requests: Iterable[_Write[Any]]) -> None:
@@ -326,12 +323,18 @@ class StoreActor:
 
     def start_background(self, nursery: trio.Nursery, sweep_interval: float) -> None:
         """Start indexing, sweeping every `sweep_interval` seconds, and the delivery to hooks."""
-        for task in (self._index, functools.partial(self._sweep, sweep_interval), self._hooks.run):
-            start_soon(nursery, task)
+        start_soon(nursery, self._deferred.run, self._write_deferred)
+        start_soon(nursery, self._index)
+        start_soon(nursery, self._sweep, sweep_interval)
+        start_soon(nursery, self._hooks.run)
 
     def stop_hooks(self) -> None:
         """Stop calling hooks. Those that are interrupted are called again after the next start."""
         self._hooks.stop()
+
+    async def _write_deferred(self) -> None:
+        with suppress(*_TEMPORARY):  # those who wait are told
+            await self.transact_unflushed(_ignore)
 
     @trio.lowlevel.enable_ki_protection
     async def _index(self) -> None:
@@ -379,7 +382,7 @@ class StoreActor:
         expired: list[str | None] = []
         while due := await self.snapshot(routes.overdue):
             for key, epoch in due:
-                work = functools.partial(routes.expire, session_key=key, epoch=epoch)
+                work = partial(routes.expire, session_key=key, epoch=epoch)
                 expired.append(await self.transact(work))
         await self.transact(self._forget_closed)
         if await self.snapshot(search.background_work_left):

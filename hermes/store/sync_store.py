@@ -94,6 +94,10 @@ class SessionStore(StoreVerbs):
         """The same as `transact`."""
         return self.transact(work)
 
+    def transact_deferred(self, work: Work[R]) -> R:
+        """The same as `transact`."""
+        return self.transact(work)
+
     def transact_alone(self, work: Work[R]) -> R:
         """The same as `transact`: here every transaction has one request."""
         return self.transact(work)

@@ -59,6 +59,7 @@ class SyncRunner(Protocol):
 
     def transact(self, work: Work[R], /) -> R: ...
     def transact_unflushed(self, work: Work[R], /) -> R: ...
+    def transact_deferred(self, work: Work[R], /) -> R: ...
     def transact_alone(self, work: Work[R], /) -> R: ...
     def snapshot(self, work: Work[R], /) -> R: ...
     def browse(self, work: Work[R], /) -> R: ...
@@ -71,6 +72,7 @@ class AsyncRunner(Protocol):
 
     def transact(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
     def transact_unflushed(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
+    def transact_deferred(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
     def transact_alone(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
     def snapshot(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
     def browse(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
@@ -159,6 +161,13 @@ class unflushed(_TransactionVerb[P, R]):  # noqa: N801
         return store.transact_unflushed
 
 
+class deferred(_TransactionVerb[P, R]):  # noqa: N801
+    """A verb whose effect is stored with the next one of others, or without a flush soon after."""
+
+    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
+        return store.transact_deferred
+
+
 class alone(_TransactionVerb[P, R]):  # noqa: N801
     """A verb that writes for long, and is committed by itself."""
 
@@ -209,7 +218,7 @@ class chunked(_Verb[P, R], Generic[P, S, R]):  # noqa: N801
 
 class StoreVerbs:
     """Everything that can be done with a store. Each verb is on disk when it returns, except those
-    that are `unflushed`."""
+    that are `unflushed` or `deferred`."""
 
     create_session: Final = writes(sessions.create_session)
     ensure_session: Final = writes(sessions.ensure_session)
@@ -287,7 +296,7 @@ class StoreVerbs:
     find_response: Final = reads(responses.find_response)
     response_to: Final = reads(responses.response_to)
     attach_response: Final = writes(responses.attach_response)
-    end_connection: Final = unflushed(responses.end_connection)
+    end_connection: Final = deferred(responses.end_connection)
     record_process: Final = unflushed(responses.record_process)
     record_items: Final = writes(responses.record_items)
     delete_response: Final = writes(responses.delete_response)

@@ -596,6 +596,7 @@ CALLS = {
     "transact": lambda w: w.store.transact(lambda tx: tx.all("SELECT id FROM sessions")),
     "transact_alone": lambda w: w.store.transact_alone(lambda tx: tx.one("SELECT 1")),
     "transact_unflushed": lambda w: w.store.transact_unflushed(lambda tx: tx.one("SELECT 1")),
+    "transact_deferred": lambda w: w.store.transact_deferred(lambda tx: tx.one("SELECT 1")),
     "snapshot": lambda w: w.store.snapshot(lambda tx: tx.all("SELECT id FROM inbox")),
     "browse": lambda w: w.store.browse(lambda tx: tx.all("SELECT id FROM outbox")),
     "run_search": lambda w: w.store.run_search(lambda tx: tx.one("SELECT count(*) FROM search")),

@@ -16,7 +16,7 @@ from hermes.adapters.http.endpoints import Call, Services
 from hermes.adapters.http.errors import ApiError
 from hermes.adapters.http.openai.content import Content, read_content
 from hermes.adapters.http.openai.responses.requests import read_input
-from hermes.adapters.http.turn_logs import TurnLogs
+from hermes.adapters.http.turns.logs import TurnLogs
 from hermes.errors import NotAdmitted
 from hermes.messages import Token
 from hermes.protocols import AgentChoice

@@ -10,7 +10,7 @@ import trio.testing
 
 from hermes import Config, open_runtime
 from hermes.adapters.http import HttpConfig, serve_http
-from hermes.adapters.http.turn_logs import TurnLogs
+from hermes.adapters.http.turns.logs import TurnLogs
 from hermes.events import Envelope, TextDelta, TurnEnded, TurnStarted
 from hermes.messages import Reply
 from tests.support.http import Server, http_server, new_token

@@ -17,7 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from hermes import TextDelta
 from hermes.adapters.http import HttpConfig
-from hermes.adapters.http.turn_logs import TurnLog
+from hermes.adapters.http.turns.logs import TurnLog
 from hermes.config import RateLimit
 from hermes.store import SessionStore
 from tests.support.http import http_server

@@ -26,7 +26,7 @@ from hermes.adapters.http.hooks import routes as hooks
 from hermes.adapters.http.openai import files, models
 from hermes.adapters.http.openai.chat import routes as chat
 from hermes.adapters.http.openai.responses import conversations, routes as responses, streams
-from hermes.adapters.http.turn_logs import TurnLogs, catch_up
+from hermes.adapters.http.turns.logs import TurnLogs, catch_up, check_ends
 from hermes.background import open_background, start_soon
 from hermes.errors import NotAdmitted
 from hermes.telemetry.collecting import Collected, collecting
@@ -77,6 +77,8 @@ async def open_app(
         start_soon(background, _beat, services)
         start_soon(background, _end_with_runtime, services)
         start_soon(background, services.requests.watch)
+        start_soon(background, services.recorder.run)
+        start_soon(background, check_ends, runtime, logs)
         logs.on_restart = lambda inbox_id: start_soon(
             background, streams.resume, services, inbox_id
         )

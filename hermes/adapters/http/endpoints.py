@@ -29,13 +29,16 @@ from hermes.adapters.http.credentials import Caller
 from hermes.adapters.http.errors import ApiError, stopping
 from hermes.adapters.http.health.readiness import Readiness
 from hermes.adapters.http.hooks.registry import Hook, open_hooks
-from hermes.adapters.http.turn_logs import TurnLogs
+from hermes.adapters.http.turns.logs import TurnLogs
+from hermes.adapters.http.turns.recording import Recorder
 from hermes.background import cancel, set_event
 from hermes.telemetry.collecting import Collected
 from hermes.user_code import contained
 
 T = TypeVar("T")
 DISCARD_SECONDS = 10.0
+WHOLE_BODY = "hermes.whole_body"
+"""In the scope of a request: returns its body, if all of it has arrived. Our own server has it."""
 MIN_RATE = 1000
 """Bytes per second at which a body must arrive on average, beyond `body_timeout`."""
 MAX_DEPTH = 100
@@ -71,6 +74,8 @@ class Services:
     )
     hooks: Mapping[str, Hook] = attrs.Factory(lambda self: open_hooks(self.config), takes_self=True)
     tickets: Tickets = attrs.Factory(Tickets)
+    recorder: Recorder = attrs.Factory(lambda self: Recorder(self.runtime.api), takes_self=True)
+    """Records what clients have seen of responses that run."""
     following: WeakValueDictionary[str, trio.Lock] = attrs.Factory(WeakValueDictionary)
     """One for each conversation, held while a request is accepted that follows a response of it."""
     counters: Counter[str] = attrs.Factory(Counter)
@@ -187,6 +192,11 @@ class Call:
             raise ApiError(400, "The body is incomplete.") from None
 
     async def _whole(self, limit: int) -> bytes:
+        whole: bytes | None = self.request.scope.get(WHOLE_BODY, _not_known)()
+        if whole is not None:
+            if len(whole) > limit:
+                raise _too_long(limit)
+            return whole
         pieces, size, timeout = list[bytes](), 0, self.services.config.body_timeout
         with self._waiting() as waiting:
             begun = trio.current_time()
@@ -212,6 +222,10 @@ class Call:
         """Return a keyed hash of the route and the body."""
         content = f"{self.request.method} {self.request.scope['path']}\n".encode() + body
         return hmac.new(self.services.secret, content, hashlib.sha256).hexdigest()
+
+
+def _not_known() -> bytes | None:
+    return None
 
 
 def _too_long(limit: int) -> ApiError:

@@ -32,15 +32,15 @@ from wsproto.utilities import ProtocolError
 from hermes.adapters.http.access.requests import REPLACEABLE
 from hermes.adapters.http.config import HttpConfig
 from hermes.adapters.http.connections import HOLD_HEAD, ON_DISCONNECT
+from hermes.adapters.http.endpoints import WHOLE_BODY
 from hermes.adapters.http.errors import ClientGone
+from hermes.adapters.http.incoming import Incoming
 from hermes.background import cancel, open_background, release, start_soon
 from hermes.user_code import contained, leaf
 
 log: logging.Logger = logging.getLogger(__name__)
 
 MAX_READ = 65536
-MAX_QUEUE = 10
-"""Pieces of a body that wait for the app."""
 LINGER = 2.0
 """Seconds in which the rest of a refused body is discarded, so that the client sees the answer."""
 STALLED = 0.25
@@ -268,7 +268,10 @@ class Connection:
         """Send bytes. If the client reads nothing for too long, the connection is cut."""
         if not data:
             return
-        await self._writing.acquire()
+        try:
+            self._writing.acquire_nowait()  # without a checkpoint: what is ready is sent first
+        except trio.WouldBlock:
+            await self._writing.acquire()
         try:
             rest = memoryview(data)
             while rest and not self._lost:
@@ -308,35 +311,22 @@ class Connection:
     ) -> Callable[[Message], Awaitable[None]]:
         """Start the app for a request; returns a function that passes events to it."""
         await trio.lowlevel.checkpoint()
-        queue, events = trio.open_memory_channel[Message](MAX_QUEUE)
-        disconnect: Message = {"type": f"{scope['type']}.disconnect"}
+        incoming = Incoming(f"{scope['type']}.disconnect")
         self._protocol.refuse_compression()
-        gone: list[Callable[[], None]] = []
-        scope[ON_DISCONNECT] = gone.append
+        scope[ON_DISCONNECT] = incoming.on_disconnect.append
+        scope[WHOLE_BODY] = incoming.take_whole_body
         scope[REPLACEABLE] = self._set_replaceable
 
         async def put(event: Message) -> None:
-            if event["type"] == disconnect["type"]:
-                disconnect.update(event)
-                queue.close()  # the app gets it after what waits; never blocks
-                for callback in gone:
-                    callback()
-            else:
-                full = queue.statistics().current_buffer_used == MAX_QUEUE
-                if full or not event.get("more_body"):
-                    self._begin()
-                with suppress(trio.BrokenResourceError):  # the app has ended
-                    await queue.send(event)
-
-        async def receive() -> Message:
-            try:
-                return await events.receive()
-            except trio.EndOfChannel:
-                return disconnect
+            if incoming.is_full or not event.get("more_body"):
+                self._begin()
+            await incoming.put(event)
 
         async def run() -> None:
-            with events:
-                await self._run_app(scope, receive, send)
+            try:
+                await self._run_app(scope, incoming.receive, send)
+            finally:
+                incoming.close()
 
         self._arrived = run
         return put

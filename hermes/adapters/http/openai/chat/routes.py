@@ -40,8 +40,7 @@ from hermes.adapters.http.openai.chat.targets import (
     stored_target,
 )
 from hermes.adapters.http.openai.models import DEFAULT, agent_of
-from hermes.adapters.http.openai.responses.outcomes import wait_for_reply
-from hermes.adapters.http.turn_logs import TurnLog
+from hermes.adapters.http.turns.logs import TurnLog
 from hermes.errors import HistoryChanged
 from hermes.messages import (
     ApiRequest,
@@ -199,8 +198,7 @@ async def _plain(services: Services, response: StoredResponse, request: ChatRequ
     del request
     reply = response.reply
     if reply is None:
-        log = services.logs.log(response.inbox_id)
-        reply = await wait_for_reply(services, response, log)
+        reply = await services.logs.log(response.inbox_id).wait()
     _mark_shown(services, reply)
     error = error_of(reply)
     return json_response(completion(response, reply)) if error is None else error.response()
@@ -227,7 +225,6 @@ async def _chunks(
         reply = log.reply
         if reply is None and await _is_silent(log):
             yield COMMENT
-            reply = await _stored_reply(services, response)
     if reply is None:
         yield error_frame(stopping())
         raise stopping()  # the connection counts as cut
@@ -246,15 +243,6 @@ async def _is_silent(log: TurnLog) -> bool:
         if not log.stopped:
             await log.changed()
     return waiting.cancelled_caught
-
-
-async def _stored_reply(services: Services, response: StoredResponse) -> Reply | None:
-    """Return the reply if the turn has ended, in case that its end was not announced."""
-    stored = await services.runtime.api.get_response(response.id)
-    reply = None if stored is None else stored.reply
-    if reply is not None:
-        services.logs.forget(response.inbox_id)
-    return reply
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (

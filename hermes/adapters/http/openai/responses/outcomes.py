@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
-import trio
 
 from hermes.actors.runtime import Runtime
-from hermes.adapters.http.endpoints import Services
-from hermes.adapters.http.errors import not_found
 from hermes.adapters.http.openai.responses.item_stream import bodies_of_events
 from hermes.adapters.http.openai.responses.items import (
     Lost,
@@ -19,13 +16,9 @@ from hermes.adapters.http.openai.responses.items import (
     output_of,
 )
 from hermes.adapters.http.openai.responses.objects import response_object
-from hermes.adapters.http.turn_logs import TurnLog
 from hermes.errors import UnknownSession
 from hermes.events import RuntimeEvent
 from hermes.messages import JsonObject, Reply, StoredMessage, StoredResponse
-
-CHECK = 15.0
-"""Seconds after which a wait asks the store, in case that the end of a turn was not announced."""
 
 
 @attrs.frozen
@@ -100,16 +93,3 @@ async def outcome_of(
     else:
         bodies = bodies_of_events(response.id, events, reply, mcp=has_tools(response))
     return Outcome(reply, output_of(response.id, lost_items(response), bodies), when_ended(rows))
-
-
-async def wait_for_reply(services: Services, response: StoredResponse, log: TurnLog) -> Reply:
-    """Wait for the end of a turn. Raises `ApiError` if the server stops before it."""
-    while True:
-        with trio.move_on_after(CHECK):
-            return await log.wait()
-        stored = await services.runtime.api.get_response(response.id)
-        if stored is None:
-            raise not_found(f"response {response.id!r}")
-        if stored.reply is not None:
-            services.logs.forget(response.inbox_id)
-            return stored.reply

@@ -27,7 +27,7 @@ from hermes.adapters.http.openai.acceptance import (
 from hermes.adapters.http.openai.content import Content, read_content
 from hermes.adapters.http.openai.models import DEFAULT, agent_of
 from hermes.adapters.http.openai.responses.objects import response_object
-from hermes.adapters.http.openai.responses.outcomes import outcome_of, rows_of, wait_for_reply
+from hermes.adapters.http.openai.responses.outcomes import outcome_of, rows_of
 from hermes.adapters.http.openai.responses.pages import (
     PageQuery,
     input_of,
@@ -172,7 +172,7 @@ async def _plain(services: Services, response: StoredResponse) -> Response:
     reply, log = response.reply, services.logs.find(response.inbox_id)
     if reply is None:
         log = services.logs.log(response.inbox_id)
-        reply = await wait_for_reply(services, response, log)
+        reply = await log.wait()
     if log is not None and isinstance(log.listener, LiveResponse):
         outcome = await log.listener.ended()
         return json_response(outcome.as_object(response))
@@ -199,7 +199,7 @@ async def _stream(services: Services, response: StoredResponse, after: int) -> R
 
     If clients have seen its events, they are still in memory, or the whole stream is repeated.
     """
-    await trio.lowlevel.checkpoint()
+    await trio.lowlevel.checkpoint()  # a turn that need not wait begins now
     log = services.logs.find(response.inbox_id)
     if log is not None and isinstance(log.listener, LiveResponse) and after < FROM_STORE:
         return EventStream(read_live(services, log.listener, log, after))
@@ -241,7 +241,7 @@ async def cancel(call: Call) -> Response:
     if response.reply is None:
         log = call.services.logs.log(response.inbox_id)
         if await call.runtime.api.cancel_turn(_receipt(response)):
-            await wait_for_reply(call.services, response, log)
+            await log.wait()
         response = await _find(call)
     return await _now(call.services, response)
 

@@ -28,11 +28,10 @@ from hermes.adapters.http.openai.responses.outcomes import (
     outcome_of,
     recorded,
     rows_of,
-    wait_for_reply,
     when_ended,
 )
-from hermes.adapters.http.turn_logs import TurnLog
-from hermes.background import open_background, set_event, start_soon
+from hermes.adapters.http.turns.logs import TurnLog
+from hermes.background import set_event, start_soon
 from hermes.events import RuntimeEvent, TurnEnded, TurnStarted
 from hermes.messages import JsonObject, Receipt, Reply, StoredResponse
 from hermes.user_code import contained
@@ -40,10 +39,6 @@ from hermes.user_code import contained
 BLOCK = 1_000_000
 """How many numbers an attempt has."""
 FROM_STORE = 1_000_000_000
-RECORD_EVERY = 1.0
-"""Seconds between two records of texts that grow."""
-RECORD_NEW = 0.05
-"""Seconds after which a new item is recorded. Short turns end before, and need no record."""
 STOP_SECONDS = 5.0
 _encode = msgspec.json.Encoder().encode
 
@@ -57,8 +52,10 @@ def frame(number: int, event: JsonObject) -> bytes:
 class LiveResponse:
     """The frames of a response whose turn runs in this process. It belongs to a `TurnLog`."""
 
-    def __init__(self, response: StoredResponse, lost: Lost, max_replay: int) -> None:
+    def __init__(self, services: Services, response: StoredResponse, lost: Lost) -> None:
         self.response: StoredResponse = response
+        self.written: list[JsonObject] = list(response.items)
+        """What was recorded of it."""
         self.items: ItemStream = ItemStream(response.id, lost, mcp=has_tools(response))
         self.numbers: list[int] = []
         self.frames: list[bytes] = []
@@ -66,21 +63,22 @@ class LiveResponse:
         self.dropped: int = -1
         """The number of the last frame that is not kept any more."""
         self.size: int = 0
-        self.added: trio.Event = trio.Event()
-        """Set when the next item begins."""
+        self.begun_at: float | None = None
+        self._services = services
         self._count = 0
-        self._max_replay = max_replay
         self._next = next_block(response) * BLOCK
-        self._changed = trio.Event()
+        self._changed: trio.Event | None = None
 
     async def changed(self) -> None:
         """Wait for more frames."""
+        if self._changed is None:
+            self._changed = trio.Event()
         await self._changed.wait()
 
     async def ended(self) -> Outcome:
         """Wait for the end of the response."""
         while self.outcome is None:
-            await self._changed.wait()
+            await self.changed()
         return self.outcome
 
     @property
@@ -96,14 +94,17 @@ class LiveResponse:
     def open(self, log: TurnLog) -> None:
         """Take the events so far and all that follow."""
         log.listener = self
+        self._services.recorder.add(self)
         if not any(isinstance(event, TurnStarted) for event in log.events):
             self._publish([self._about("created"), self._about("queued")])
         for event in log.events:
             self.receive(event)
 
     def receive(self, event: RuntimeEvent) -> None:
-        """Take an event of the turn. Its end is for `follow`, which reads the store first."""
+        """Take an event of the turn. Its end is published after a look at the store."""
         if isinstance(event, TurnEnded):
+            self._services.recorder.remove(self)
+            start_soon(self._services.nursery, _publish_end, self._services, self, event.reply)
             return
         if isinstance(event, TurnStarted):
             self._next = max(self._next, (event.attempt - 1) * BLOCK)
@@ -122,7 +123,9 @@ class LiveResponse:
 
     def stop(self) -> None:
         """Wake all clients: the server stops."""
-        set_event(self._changed)
+        if self._services.recorder.remove(self):
+            start_soon(self._services.nursery, _record_last, self._services, self)
+        self._wake()
 
     def _about(self, name: str, *, running: bool = False) -> JsonObject:
         output = self.items.output
@@ -136,14 +139,17 @@ class LiveResponse:
             self.frames.append(data)
             self.size += len(data)
             self._next += 1
-        if self.size > self._max_replay:
+        if self.size > self._services.config.max_replay:
             self._drop()
         if self.items.count > self._count:
             self._count = self.items.count
-            set_event(self.added)
-            self.added = trio.Event()
-        set_event(self._changed)
-        self._changed = trio.Event()
+            self.begun_at = self.begun_at or trio.current_time()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            set_event(self._changed)
+            self._changed = None
 
     def _drop(self) -> None:
         """Forget the older half of the frames."""
@@ -167,9 +173,8 @@ def live_response(services: Services, response: StoredResponse, log: TurnLog) ->
     """Return the frames of a response whose turn has not ended; they are built from now on."""
     if isinstance(log.listener, LiveResponse):
         return log.listener
-    live = LiveResponse(response, lost_items(response), services.config.max_replay)
+    live = LiveResponse(services, response, lost_items(response))
     live.open(log)
-    start_soon(services.nursery, follow, services, live, log)
     return live
 
 
@@ -189,20 +194,6 @@ async def resume(services: Services, inbox_id: int) -> None:
             await api.record_items(response.id, items)
 
 
-async def follow(services: Services, live: LiveResponse, log: TurnLog) -> None:
-    """Record what clients have seen while the turn runs, and publish its end."""
-    written: list[JsonObject] = list(live.response.items)
-    reply: Reply | None = None
-    async with open_background() as background:
-        start_soon(background, _record, services, live, log, written)
-        with contained():  # the server may stop first
-            reply = await wait_for_reply(services, live.response, log)
-        if reply is None:
-            await _record_last(services, live)
-    if reply is not None:
-        await _publish_end(services, live, reply, written)
-
-
 async def _record_last(services: Services, live: LiveResponse) -> None:
     """Record what clients have seen: the next process continues after it."""
     with trio.move_on_after(STOP_SECONDS) as scope, contained():
@@ -210,29 +201,7 @@ async def _record_last(services: Services, live: LiveResponse) -> None:
         await services.runtime.api.record_items(live.response.id, live.seen)
 
 
-async def _record(
-    services: Services, live: LiveResponse, log: TurnLog, written: list[JsonObject]
-) -> None:
-    """Record what clients have seen: new items at once, and texts that grow once a second.
-
-    `written` is what was recorded.
-    """
-    count = 0
-    while True:
-        with trio.move_on_after(RECORD_EVERY):
-            while live.items.count == count:
-                await live.added.wait()
-            await trio.sleep(RECORD_NEW)
-        count, seen = live.items.count, live.seen
-        if log.reply is None and seen != written:
-            with contained():  # the store may be busy
-                await services.runtime.api.record_items(live.response.id, seen)
-                written[:] = seen
-
-
-async def _publish_end(
-    services: Services, live: LiveResponse, reply: Reply, written: list[JsonObject]
-) -> None:
+async def _publish_end(services: Services, live: LiveResponse, reply: Reply) -> None:
     """Compare what was streamed with what is stored, record the difference, and publish the end."""
     runtime, response = services.runtime, live.response
     rows = []
@@ -243,7 +212,7 @@ async def _publish_end(
     else:
         bodies = live.items.streamed(reply)
     events = list(live.items.finish(bodies))
-    if live.items.lost or written:
+    if live.items.lost or live.written:
         with contained():
             await runtime.api.record_items(response.id, live.lost)
     live.finish(Outcome(reply, live.items.output, when_ended(rows)), events)
@@ -278,7 +247,7 @@ async def read_live(
                 silent = False
             if silent:
                 yield COMMENT
-    reply = await wait_for_reply(services, live.response, log)
+    reply = await log.wait()
     async for chunk in read_stored(services, live.response, reply):
         yield chunk
 

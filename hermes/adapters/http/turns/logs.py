@@ -11,7 +11,7 @@ import trio
 
 from hermes.actors.runtime import Runtime
 from hermes.adapters.http.credentials import KEYS
-from hermes.adapters.http.errors import stopping
+from hermes.adapters.http.errors import not_found, stopping
 from hermes.background import set_event
 from hermes.events import (
     AssistantMessage,
@@ -23,13 +23,16 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import Reply
+from hermes.messages import Receipt, Reply, StoredResponse
+from hermes.user_code import contained
 
 KEPT = 1000
 """Turns that have ended and are kept in memory."""
 KEPT_BYTES = 32_000_000
 """The approximate size of their events."""
 EVENT_SIZE = 200
+CHECK = 15.0
+"""Seconds between two looks at the store for ends of turns that were not announced."""
 
 
 class Listener(Protocol):
@@ -61,7 +64,16 @@ class TurnLog:
         self.size: int = 0
         self.stopped: bool = False
         """Whether the server stops before the turn has ended."""
-        self._changed = trio.Event()
+        self._deleted = False
+        # These exist while somebody waits.
+        self._changed: trio.Event | None = None
+        self._ended: trio.Event | None = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for events or for the end of the turn."""
+        waits = self.listener, self._changed, self._ended
+        return any(each is not None for each in waits)
 
     def add(self, event: RuntimeEvent) -> None:
         """Take an event of the turn."""
@@ -73,29 +85,47 @@ class TurnLog:
         self.size += _size(event)
         if self.listener is not None:
             self.listener.receive(event)
-        self._wake()
+        self._wake(ended=self.reply is not None)
 
     def stop(self) -> None:
         """End all waits: the server stops."""
         self.stopped = True
         if self.listener is not None:
             self.listener.stop()
-        self._wake()
+        self._wake(ended=True)
 
-    def _wake(self) -> None:
-        set_event(self._changed)
-        self._changed = trio.Event()
+    def delete(self) -> None:
+        """End the waits for the reply: the response was deleted."""
+        self._deleted = True
+        self._wake(ended=True)
+
+    def _wake(self, *, ended: bool) -> None:
+        if self._changed is not None:
+            set_event(self._changed)
+            self._changed = None
+        if ended and self._ended is not None:
+            set_event(self._ended)
+            self._ended = None
 
     async def wait(self) -> Reply:
-        """Wait for the reply. Raises `ApiError` if the server stops before there is one."""
+        """Wait for the reply.
+
+        Raises `ApiError` if the server stops before there is one, or if the response is deleted.
+        """
         while self.reply is None:
             if self.stopped:
                 raise stopping()
-            await self._changed.wait()
+            if self._deleted:
+                raise not_found("such response")
+            if self._ended is None:
+                self._ended = trio.Event()
+            await self._ended.wait()
         return self.reply
 
     async def changed(self) -> None:
         """Wait for the next event."""
+        if self._changed is None:
+            self._changed = trio.Event()
         await self._changed.wait()
 
 
@@ -137,9 +167,19 @@ class TurnLogs:
         """Return the log of a message's turn, if there is one."""
         return self._ended.get(inbox_id) or self._logs.get(inbox_id)
 
-    def forget(self, inbox_id: int) -> None:
-        """Remove the log of a message that turned out to be answered already."""
-        self._logs.pop(inbox_id, None)
+    def awaited(self) -> list[int]:
+        """Return the messages whose turns somebody waits for."""
+        return [inbox_id for inbox_id, log in self._logs.items() if log.is_awaited]
+
+    def settle(self, inbox_id: int, stored: StoredResponse | None) -> None:
+        """Take what the store says about a turn, whose end may not have been announced."""
+        log = self._logs.get(inbox_id)
+        if log is None:
+            return
+        if stored is None:
+            log.delete()
+        elif stored.reply is not None:
+            self._end(inbox_id, TurnEnded(stored.reply, (inbox_id,)))
 
     def stop(self) -> None:
         """End all waits for turns that have not ended."""
@@ -196,3 +236,16 @@ def catch_up(runtime: Runtime, logs: TurnLogs) -> None:
         if key.startswith(KEYS):
             for envelope in runtime.api.published(key):
                 logs.receive(envelope)
+
+
+async def check_ends(runtime: Runtime, logs: TurnLogs) -> None:
+    """Background loop: ask the store for the turns that somebody waits for.
+
+    Another process may have ended one, for example by withdrawing its message.
+    """
+    while True:
+        await trio.sleep(CHECK)
+        for inbox_id in logs.awaited():
+            with contained():  # the store may be busy
+                receipt = Receipt(inbox_id, "", "", 0, 0.0)
+                logs.settle(inbox_id, await runtime.api.response_to(receipt))
