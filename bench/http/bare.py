@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import apsw
 import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from bench.harness.driver import check_durability
 from bench.http.client import Address
 from bench.http.measuring import Announce, main
 
@@ -48,7 +50,10 @@ EXAMPLE: dict[str, object] = {
 
 async def respond(request: Request) -> Response:
     """Decode the request, and respond with JSON or with events."""
-    if (await request.json())["stream"]:
+    body = await request.json()
+    if (store := getattr(request.app.state, "store", None)) is not None:
+        await trio.to_thread.run_sync(store, body["input"])
+    if body["stream"]:
         return StreamingResponse(_events(), media_type="text/event-stream")
     return JSONResponse(EXAMPLE)
 
@@ -72,6 +77,19 @@ async def _silence() -> AsyncIterator[str]:
 APP: Any = Starlette(
     routes=[Route("/v1/responses", respond, methods=["POST"]), Route("/api/events", wait)]
 )
+
+
+def open_table(path: str) -> Callable[[str], None]:
+    """Create a table in a new database. Returns a function that commits a text to it."""
+    connection = apsw.Connection(path)
+    connection.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")
+    connection.execute("CREATE TABLE messages (id INTEGER PRIMARY KEY, text TEXT)")
+    check_durability(connection.execute)
+
+    def store(text: str) -> None:
+        connection.execute("INSERT INTO messages (text) VALUES (?)", (text,))
+
+    return store
 
 
 @asynccontextmanager
@@ -106,10 +124,16 @@ def hypercorn(_path: str, _url: str, announce: Announce) -> None:
     trio.run(_serve, _plain, announce)
 
 
+def storing(path: str, _url: str, announce: Announce) -> None:
+    """On plain hypercorn, after the text of the request was stored."""
+    APP.state.store = open_table(path)
+    trio.run(_serve, _plain, announce)
+
+
 def same_server(_path: str, _url: str, announce: Announce) -> None:
     trio.run(_serve, _ours, announce)
 
 
 if __name__ == "__main__":
     about = {name: version(name) for name in ("hypercorn", "starlette", "trio")}
-    main(about, {"hypercorn": hypercorn, "ours": same_server})
+    main(about, {"hypercorn": hypercorn, "storing": storing, "ours": same_server})

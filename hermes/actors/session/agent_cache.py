@@ -175,7 +175,7 @@ class AgentCache:
         """Discard the agent; it is closed in the background."""
         agent: object = self._take_agent()
         self._lost = reason
-        if isinstance(agent, SupportsAclose):
+        if agent is not None and isinstance(agent, SupportsAclose):  # a slow check
             seconds = self._context.config.close_timeout
             start_soon(self._context.nursery, close_agent, agent, seconds)
 
