@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
@@ -20,8 +20,8 @@ import attrs
 import trio
 
 from hermes.actors.kernel.deferred import Deferred
-from hermes.actors.kernel.mailbox import Mailbox, Request, refuse, serve
-from hermes.background import set_event, start_soon
+from hermes.actors.kernel.mailbox import Mailbox, Request, serve
+from hermes.background import set_event, start_soon, until_memory
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, StoreStatistics, Transcript
@@ -220,14 +220,16 @@ class StoreActor:
 
         Raises `StoreFailed` if the store was closed because it cannot go on.
         """
+        refuse_rest = self._deferred.refuse_rest  # see `serve`
         with trio.CancelScope(shield=True):
             try:
                 await serve(self._requests, self._handle, MAX_BATCH)
                 await self._handle([])  # what is deferred
             except BaseException as error:
                 self._fail(error)
-                refuse(self._deferred.take(), self._stop_error())
                 raise
+            finally:
+                until_memory(refuse_rest)
         if self._failure is not None:  # found by a reader or a sweep
             raise StoreFailed(*self._failure.args) from self._failure
 
@@ -254,13 +256,11 @@ class StoreActor:
     @trio.lowlevel.enable_ki_protection
     async def _handle(self, batch: list[Any]) -> None:
         """Commit a batch in order; work that must run alone splits it."""
-        deferred = self._deferred.take()
         try:
-            for kind, requests in groupby([*deferred, *batch], type):
+            for kind, requests in groupby([*self._deferred.take(), *batch], type):
                 await (self._commit if kind is _Write else self._run_alone)(requests)
         except BaseException as error:
             self._fail(error)
-            refuse(deferred, self._stop_error())
             raise
 
     async def _commit(self, requests: Iterable[_Write[Any]]) -> None:
@@ -323,7 +323,7 @@ class StoreActor:
 
     def start_background(self, nursery: trio.Nursery, sweep_interval: float) -> None:
         """Start indexing, sweeping every `sweep_interval` seconds, and the delivery to hooks."""
-        start_soon(nursery, self._deferred.run, self._write_deferred)
+        start_soon(nursery, self._deferred.run)
         start_soon(nursery, self._index)
         start_soon(nursery, self._sweep, sweep_interval)
         start_soon(nursery, self._hooks.run)
@@ -331,10 +331,6 @@ class StoreActor:
     def stop_hooks(self) -> None:
         """Stop calling hooks. Those that are interrupted are called again after the next start."""
         self._hooks.stop()
-
-    async def _write_deferred(self) -> None:
-        with suppress(*_TEMPORARY):  # those who wait are told
-            await self.transact_unflushed(_ignore)
 
     @trio.lowlevel.enable_ki_protection
     async def _index(self) -> None:

@@ -70,6 +70,26 @@ async def test_large_pieces_wait_until_the_app_receives_some():
     assert len(put) == 2 * MAX_PIECES
 
 
+async def test_joining_tiny_pieces_lets_other_tasks_run():
+    incoming, steps = Incoming(DISCONNECT), []
+
+    async def feed():
+        for _ in range(1000):
+            await incoming.put(piece(b"x"))
+            steps.append("put")
+
+    async def other():
+        while steps.count("put") < 1000:
+            steps.append("other")
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed)
+        nursery.start_soon(other)
+    longest = max(len(run) for run in "".join(step[0] for step in steps).split("o"))
+    assert longest <= 2 * MAX_PIECES
+
+
 async def test_a_whole_body_can_be_taken_at_once_and_only_then():
     incoming = Incoming(DISCONNECT)
     assert incoming.take_whole_body() is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 import apsw
 import httpx2
 import pytest
@@ -11,8 +14,9 @@ import trio.testing
 from hermes import Config, open_runtime
 from hermes.adapters.http import HttpConfig, serve_http
 from hermes.adapters.http.turns.logs import TurnLogs
+from hermes.adapters.http.turns.recording import Recorder
 from hermes.events import Envelope, TextDelta, TurnEnded, TurnStarted
-from hermes.messages import Reply
+from hermes.messages import Reply, StoredResponse
 from tests.support.http import Server, http_server, new_token
 from tests.support.raw_http import connect, read_events, request_bytes, stored_responses
 
@@ -129,6 +133,35 @@ def test_the_logs_of_ended_turns_are_bounded():
     assert 0 < len(kept) < 20
 
 
+class Received:
+    """A listener that keeps what it receives."""
+
+    size = 0
+
+    def __init__(self):
+        self.events = []
+
+    def receive(self, event):
+        self.events.append(event)
+
+
+def test_an_end_that_the_store_tells_first_is_received_once():
+    """It is stored before it is announced, and a look at the store may come between."""
+    logs, key = TurnLogs(), "agent:main:http:dm:a:b"
+    reply = Reply(text="", session_id="s", turn_id=1)
+    stored = StoredResponse(
+        id="resp_1", credential="c", session_key=key, session_id="s", inbox_id=1, path="/",
+        digest="d", idempotency_key=None, echo={}, stored=True, created_at=0.0, connection="open",
+        reply=reply,
+    )  # fmt: skip
+    listener = logs.log(1).listener = Received()
+    assert logs.awaited() == [1]
+    logs.settle(1, stored)
+    logs.receive(Envelope(1, key, 1, TurnEnded(reply, (1,))))
+    assert listener.events == [TurnEnded(reply, (1,))]
+    assert logs.log(1).events == [TurnEnded(reply, (1,))]
+
+
 async def test_a_server_that_starts_during_a_turn_has_what_was_said_before(path):
     """The runtime goes on between two servers, such as apps that a host mounts."""
     agent = Agent(["It ", "is"])
@@ -148,3 +181,33 @@ async def test_a_server_that_starts_during_a_turn_has_what_was_said_before(path)
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
     assert deltas == ["It ", "is"]
     assert events[-1].response.output_text == "It is"
+
+
+class Ending:
+    """A response that runs; another one ends just before it is recorded."""
+
+    def __init__(self, name):
+        self.response = SimpleNamespace(id=name)
+        self.written, self.begun_at, self.end_other = [], 0.0, None
+
+    @property
+    def seen(self):
+        self.end_other()
+        return [{"block": 0}]
+
+
+async def test_a_response_that_has_ended_is_not_recorded_any_more():
+    """Otherwise what clients have seen would replace what was lost."""
+    recorded = []
+
+    async def record_items(response_id, items):
+        recorded.append(response_id)
+
+    recorder = Recorder(SimpleNamespace(record_items=record_items))
+    first, second = Ending("a"), Ending("b")
+    for running, other in ((first, second), (second, first)):
+        running.end_other = partial(recorder.remove, other)
+        recorder.add(running)
+    with trio.move_on_after(0.2):
+        await recorder.run()
+    assert len(recorded) == 1

@@ -16,6 +16,7 @@ from hermes.adapters.http import HttpConfig, serve_http
 from hermes.adapters.http.server import serve_app
 from hermes.adapters.http.socket_connections import ClientGone
 from tests.support.http import http_server
+from tests.support.raw_http import request_bytes
 
 LONG = 3600.0
 
@@ -191,6 +192,33 @@ async def test_running_requests_are_cut_after_the_close_timeout():
             await trio.testing.wait_all_tasks_blocked()
         assert await read_all(stream) == b""
         await stream.aclose()
+
+
+async def test_a_server_with_a_running_request_can_be_cancelled(path):
+    begun, waited = trio.Event(), []
+
+    async def never(turn):
+        begun.set()
+        await trio.sleep_forever()
+
+    async def rescue(runtime):
+        await trio.sleep(10)
+        waited.append(True)
+        await runtime.adapter_state.set("name", "any commit")
+
+    async with trio.open_nursery() as outside:
+        with trio.CancelScope() as scope:
+            async with http_server(path, never) as server:
+                stream = await connect(server.url)
+                await stream.send_all(request_bytes(server, {"input": "hi"}))
+                await begun.wait()
+                await trio.testing.wait_all_tasks_blocked(0.3)  # nothing else is being stored
+                outside.start_soon(rescue, server.runtime)
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+        await stream.aclose()
+        outside.cancel_scope.cancel()
+    assert waited == []
 
 
 async def test_the_end_closes_idle_connections_at_once():

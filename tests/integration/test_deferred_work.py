@@ -71,6 +71,28 @@ async def test_it_is_committed_before_the_store_is_closed(path, mock_clock):
         assert found == [("n:last",)]
 
 
+async def test_it_is_committed_if_the_block_of_the_store_is_cancelled(path):
+    committed = []
+
+    async def write(store, name):
+        with trio.move_on_after(10, shield=True):
+            committed.append(await store.transact_deferred(put(name)))
+
+    async def write_when_cancelled(store, name):
+        try:
+            await trio.sleep_forever()
+        finally:
+            await write(store, name)
+
+    with trio.CancelScope() as scope:
+        async with open_store(path) as store, trio.open_nursery() as nursery:
+            nursery.start_soon(write, store, "n:before")
+            nursery.start_soon(write_when_cancelled, store, "n:after")
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    assert sorted(committed) == ["n:after", "n:before"]
+
+
 async def test_it_fails_with_the_store(path, vfs, mock_clock):
     outcomes = []
 

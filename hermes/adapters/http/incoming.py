@@ -29,6 +29,7 @@ class Incoming:
         self._disconnect: Message = {"type": disconnect}
         self._events: deque[Message] = deque()
         self._changed = trio.Event()
+        self._joined = 0
         self._begun = False
         """Whether the app has received something."""
         self._disconnected = False
@@ -46,7 +47,11 @@ class Incoming:
             self._wake()
             for callback in self.on_disconnect:
                 callback()
-        elif not self._join(event):
+        elif self._join(event):
+            self._joined += 1
+            if self._joined % MAX_PIECES == 0:  # a client may send thousands of tiny ones at once
+                await trio.lowlevel.checkpoint()
+        else:
             while self.is_full and not self._closed:
                 await self._changed.wait()
             self._events.append(event)

@@ -205,6 +205,8 @@ class TurnLogs:
 
     def _end(self, inbox_id: int, event: TurnEnded) -> None:
         log = self.log(inbox_id)
+        if log.reply is not None:  # the store told it before it was announced
+            return
         log.add(event)
         self._logs.pop(inbox_id, None)
         log.size += 0 if log.listener is None else log.listener.size

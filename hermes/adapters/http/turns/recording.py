@@ -69,6 +69,8 @@ class Recorder:
         return now >= min(begun + RECORD_NEW, self._running[running])
 
     async def _record(self, running: Recorded) -> None:
+        if running not in self._running:  # it has just ended, and what it has lost is recorded
+            return
         before, seen = running.written, running.seen
         running.begun_at = None
         if seen == before:
