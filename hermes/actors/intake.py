@@ -146,8 +146,7 @@ class Intake:
         return self._context.questions.returned(reply) if self._shows else reply
 
     def _waiting_for(self, session_key: str) -> AbstractContextManager[None]:
-        caller = current_turn()
-        return nullcontext() if caller is None else self._noted(caller, session_key)
+        return self._noted(caller, session_key) if (caller := current_turn()) else nullcontext()
 
     @contextmanager
     def _noted(self, caller: TurnContext, session_key: str) -> Iterator[None]:

@@ -158,8 +158,7 @@ class TurnRunner:
                 attempt = await self._retry_shorter(turn, attempt, retry=retry)
         finally:
             turn.close()
-            self.turn = self._scope = None
-            self._stopped = False
+            self.turn, self._scope, self._stopped = None, None, False
         if state.cache.drop_abandoned():
             notices.append(state.context.texts.agent_replaced)
         return attempt, notices
@@ -184,8 +183,7 @@ class TurnRunner:
         if caught.error is not None:
             await self._failed(turn, attempt, caught.error)
         elif not finished and not self._stopped:
-            error = texts.timeout.format(seconds=f"{config.turn_timeout:g}")
-            attempt.fail(error, "TimeoutError")
+            attempt.fail(texts.timeout.format(seconds=f"{config.turn_timeout:g}"), "TimeoutError")
         return attempt
 
     async def _run_agent(self, turn: RunningTurn, attempt: Attempt) -> None:
