@@ -206,6 +206,35 @@ async def test_a_running_response_is_steered(path):
         assert refused.status_code == 409
 
 
+async def test_messages_that_are_stored_together_are_the_input_of_their_own_responses(path):
+    started, go, said = trio.Event(), trio.Event(), {}
+
+    async def agent(turn):
+        started.set()
+        await go.wait()
+        assert len(turn.steered()) == 8
+        return "yes"
+
+    async with http_server(path, agent) as server:
+        client, http = server.openai(), server.http()
+        running = await client.responses.create(model="hermes", input="birds", background=True)
+        await started.wait()
+
+        async def steer(text):
+            steered = await http.post(f"/v1/responses/{running.id}/steer", json={"input": text})
+            said[steered.json()["steering_response_id"]] = text
+
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(steer, f"cat {number}")
+        go.set()
+        async for _ in await client.responses.retrieve(running.id, stream=True):
+            pass
+        for each, text in said.items():
+            items = [item async for item in client.responses.input_items.list(each)]
+            assert [item.content[0].text for item in items] == [text]
+
+
 async def test_a_message_that_the_steered_turn_does_not_take_has_a_response(path):
     started, go, texts = trio.Event(), trio.Event(), []
 

@@ -54,6 +54,7 @@ from hermes.messages import (
     JsonObject,
     Opening,
     Receipt,
+    Reply,
     StoredMessage,
     StoredResponse,
     WaitingMessage,
@@ -275,7 +276,23 @@ async def _input_rows(call: Call, response: StoredResponse) -> Sequence[StoredMe
     if response.reply.turn_id == response.inbox_id:
         return rows
     # The turn of another message has taken this one.
-    return [row for row in rows if row.role == "user" and row.timestamp == response.created_at]
+    same = [row for row in rows if row.role == "user" and row.timestamp == response.created_at]
+    return await _own_row(call, response, response.reply, same) if len(same) > 1 else same
+
+
+async def _own_row(
+    call: Call, response: StoredResponse, reply: Reply, same: Sequence[StoredMessage]
+) -> Sequence[StoredMessage]:
+    """Return the row of one of several messages that were stored at once, in their order."""
+    ids = [
+        each.id
+        for each in await call.runtime.api.list_responses(response.session_key, STEER_PATH)
+        if each.created_at == response.created_at
+        and each.reply is not None
+        and each.reply.turn_id == reply.turn_id
+    ]
+    known = len(ids) == len(same) and response.id in ids
+    return [same[ids.index(response.id)]] if known else same
 
 
 async def steer(call: Call) -> Response:
