@@ -78,6 +78,8 @@ def test_the_speed_table_agrees_with_the_results():
         ("runtime", "10 messages, one session: overhead of hermes-agent gateway / ours"),
         ("runtime", "10,000 messages of history: overhead of hermes-agent gateway / ours"),
         ("runtime", "100 sessions at once: ours / hermes-agent gateway"),
+        ("http", "with a model, processor time: hermes-agent API server / ours"),
+        ("http", "with a model, processor time: agno AgentOS / ours"),
     ]
     assert shown == [round(measured(name, goal)) for name, goal in goals]
     builds = [row for row in results("switch")["figures"] if row["figure"] == "builds"]
