@@ -12,6 +12,7 @@ from markdown_it.token import Token
 from hermes.adapters.http.markdown.addresses import is_image_data, is_link
 from hermes.adapters.http.markdown.grammar import TopBlock, inline_tokens
 from hermes.adapters.http.markdown.highlighting import highlight
+from hermes.adapters.http.markdown.limits import MAX_INLINE_DEPTH
 from hermes.adapters.http.markdown.nodes import Element, Node, Tag, append_text, code_block, plain
 
 _TAGS: dict[str, Tag] = {tag: tag for tag in get_args(Tag)} | {"s": "del"}
@@ -57,8 +58,8 @@ class Builder:
                 element.children.extend(_checkbox(token))
 
     def _inline(self, text: str) -> list[Node]:
-        """Return the nodes of a paragraph."""
-        tokens = inline_tokens(text)
+        """Return the nodes of a paragraph or cell; of the cells, many may be empty."""
+        tokens = inline_tokens(text) if text else []
         if tokens is None:
             return [text]
         levels: list[list[Node]] = [[]]
@@ -69,7 +70,8 @@ class Builder:
                 links -= token.type == "link_close"
             elif token.nesting > 0:
                 links += token.type == "link_open"
-                levels.append(_open(token, levels[-1]))
+                is_deep = len(levels) > MAX_INLINE_DEPTH
+                levels.append(levels[-1] if is_deep else _open(token, levels[-1]))
             elif token.type == "image":
                 self._add_image(token, levels[-1], linked=links > 0)
             else:

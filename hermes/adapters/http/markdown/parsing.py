@@ -24,6 +24,11 @@ from hermes.adapters.http.markdown.limits import STANDARD, Limits
 from hermes.adapters.http.markdown.nodes import Element, code_block, plain
 
 _EMPTY_LINES = re.compile(r"(?:[ \t]*\n)+")
+_LIKELY_END = re.compile(r"\n[ \t]*\n[^\s\d*+>|-]|\n {0,3}(?:```|~~~)")
+"""Lines that end most lists, and those that end code."""
+_GOES_ON = frozenset("-*+0123456789 \t`~")
+"""How blocks begin that may go on after an empty line."""
+_GROWTH = 4
 _UNSAFE = re.compile("[\0\ud800-\udfff]")
 _MAX_FENCE = 100
 
@@ -49,7 +54,7 @@ class GrowingText:
     After each piece, or less often, `take_finished` returns the blocks that are new and will not
     change, and `open_blocks` what follows them for now. `end` returns the blocks of the rest. How
     the text is divided into pieces and when the methods are called makes no difference to the
-    blocks. A call costs at most `Limits.block` characters to parse, besides what is finished.
+    blocks. `open_blocks` parses all that is open, up to `Limits.block` characters, each time.
     """
 
     def __init__(
@@ -86,7 +91,10 @@ class GrowingText:
             self._pieces.append(_UNSAFE.sub("\ufffd", lines))
 
     def take_finished(self) -> list[Element]:
-        """Return the blocks that are finished; each is returned once."""
+        """Return the blocks that are finished; each is returned once.
+
+        The end of a large block may be found a few lines late.
+        """
         self._advance()
         finished, self._finished = self._finished, []
         return finished
@@ -108,6 +116,7 @@ class GrowingText:
         self._join()
         if self._rest and not self._rest.endswith("\n"):
             self._rest += "\n"
+        self._seen = 0
         blocks = [*self.take_finished(), *self._remaining(highlighted=True)]
         self._rest = ""
         return blocks
@@ -122,7 +131,6 @@ class GrowingText:
         self._join()
         while self._step():
             pass
-        self._seen = self._rest.rfind("\n") + 1
 
     def _step(self) -> bool:
         """Finish blocks at the beginning of the rest; False if none is complete."""
@@ -132,12 +140,13 @@ class GrowingText:
             self._drop(empty.end())
         is_full = len(self._rest) > self._limits.block
         end = self._rest.rfind("\n", 0, self._limits.block) + 1
-        if not is_full and end <= self._seen:
+        if not is_full and not self._is_due(end):
             return False
         if end == 0:
             self._in_line = True
             self._finish_line()
             return True
+        self._seen = end
         blocks = self._blocks(self._rest[:end])
         complete = blocks if blocks[-1].is_complete else blocks[:-1]
         if complete:
@@ -145,6 +154,19 @@ class GrowingText:
         elif is_full:
             self._cut(blocks[-1])
         return bool(complete) or is_full
+
+    def _is_due(self, end: int) -> bool:
+        """Whether to search the complete lines for finished blocks.
+
+        If nothing hints at an end, it is worth it only after some growth: then all the searches
+        together cost a multiple of the text, however often they are asked for.
+        """
+        if end <= self._seen or (end - self._seen) * _GROWTH > self._seen:
+            return end > self._seen
+        new = self._rest[max(self._seen - 2, 0) : end]
+        if _LIKELY_END.search(new):
+            return True
+        return "\n\n" in new and self._rest[0] not in _GOES_ON
 
     def _blocks(self, text: str) -> list[TopBlock]:
         self.parsed += len(text)
@@ -180,7 +202,8 @@ class GrowingText:
         if end == 0 and len(self._rest) <= self._limits.block:
             return False
         size = end or self._limits.block
-        self._finished.append(self._piece(self._rest[:size]))
+        if (piece := self._rest[:size]) != "\n":
+            self._finished.append(self._piece(piece))
         self._in_line = end == 0
         self._drop(size)
         return True
