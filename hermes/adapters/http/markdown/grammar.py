@@ -13,7 +13,13 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock, table as parse_table
 from markdown_it.token import Token
 
-from hermes.adapters.http.markdown.limits import MAX_BRACKETS, MAX_COLUMNS, MAX_INLINE_DEPTH
+from hermes.adapters.http.markdown.limits import (
+    MAX_BRACKETS,
+    MAX_COLUMNS,
+    MAX_INLINE_DEPTH,
+    MAX_MISSING,
+    MAX_ROWS,
+)
 
 _OFF = ["reference", "html_block", "html_inline"]
 _SELF_CONTAINED = {"paragraph_open", "table_open", "blockquote_open"}
@@ -60,12 +66,23 @@ class _Grammar(MarkdownIt):
 
 
 def _bounded_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Parse a table unless it has too many columns."""
-    if start + 1 < end:
-        delimiters = state.src[state.bMarks[start + 1] : state.eMarks[start + 1]]
-        if delimiters.count("|") > MAX_COLUMNS + 1:
-            return False
-    return parse_table(state, start, end, silent)
+    """Parse a table unless it has too many columns; end it where too many cells are missing."""
+    if not parse_table(state, start, end, True):
+        return False
+    columns = _pipes(state, start + 1)
+    if columns > MAX_COLUMNS + 1:
+        return False
+    if silent:
+        return True
+    missing, last = 0, start + 2
+    while last < min(end, start + 2 + MAX_ROWS) and missing <= MAX_MISSING:
+        missing += max(0, columns - _pipes(state, last) - 1)
+        last += 1
+    return parse_table(state, start, last, False)
+
+
+def _pipes(state: StateBlock, line: int) -> int:
+    return state.src.count("|", state.bMarks[line], state.eMarks[line])
 
 
 @cache

@@ -13,7 +13,12 @@ from pygments.lexer import Lexer  # type: ignore[import-untyped]
 from pygments.lexers import find_lexer_class_by_name  # type: ignore[import-untyped]
 from pygments.token import STANDARD_TYPES, _TokenType  # type: ignore[import-untyped]
 
-from hermes.adapters.http.markdown.limits import MAX_CODE, MAX_CODE_LINE, MAX_CODE_RUN
+from hermes.adapters.http.markdown.limits import (
+    MAX_CODE,
+    MAX_CODE_LINE,
+    MAX_CODE_RUN,
+    MAX_DECLARATION,
+)
 from hermes.adapters.http.markdown.nodes import Element, Node, append_text
 from hermes.user_code import contained
 
@@ -45,6 +50,9 @@ _UNSTYLED = frozenset({"", "n", "p", "w"})
 """Classes of text, names, punctuation and spaces: most tokens, and no style colours them."""
 _LONG_LINE = re.compile(rf"[^\n]{{{MAX_CODE_LINE + 1}}}")
 _LONG_RUN = re.compile(rf"[\w\s]{{{MAX_CODE_RUN + 1}}}")
+_LONG_DECLARATION = re.compile(rf"[\w\s.<>?@$\[\]]{{{MAX_DECLARATION + 1}}}")
+_DECLARATIONS = frozenset({"csharp", "groovy", "java"})
+"""Languages whose lexers take cubic time for names in a row."""
 
 
 def highlight(code: str, language: str | None) -> list[Node]:
@@ -54,7 +62,7 @@ def highlight(code: str, language: str | None) -> list[Node]:
     """
     name = (language or "").lower()
     name = ALIASES.get(name, name)
-    if name not in LANGUAGES or not _is_small(code):
+    if name not in LANGUAGES or not _is_small(code, name):
         return [code] if code else []
     nodes: list[Node] = []
     with contained():  # a lexer is a program of others, for any text
@@ -73,8 +81,10 @@ def _lexer_class(name: str) -> type[Lexer]:
     return found
 
 
-def _is_small(code: str) -> bool:
-    return len(code) <= MAX_CODE and not _LONG_LINE.search(code) and not _LONG_RUN.search(code)
+def _is_small(code: str, name: str) -> bool:
+    if len(code) > MAX_CODE or _LONG_LINE.search(code) or _LONG_RUN.search(code):
+        return False
+    return name not in _DECLARATIONS or not _LONG_DECLARATION.search(code)
 
 
 def _spans(code: str, lexer: Lexer) -> list[Node]:

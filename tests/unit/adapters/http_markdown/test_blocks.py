@@ -15,6 +15,8 @@ from hermes.adapters.http.markdown.limits import (
     MAX_CODE_RUN,
     MAX_COLUMNS,
     MAX_DEPTH,
+    MAX_MISSING,
+    MAX_ROWS,
 )
 from hermes.adapters.http.markdown.nodes import Element
 from hermes.adapters.http.markdown.parsing import parse
@@ -186,6 +188,13 @@ def test_code_beyond_a_limit_is_plain(unit, count):
     assert len(highlight("1;" + unit * (count + 1), "python")) == 1
 
 
+def test_names_in_a_row_are_plain_where_lexers_look_for_declarations():
+    code = "x = 1;\n" + "a[] $b<c>\n" * 14 + ";"
+    assert len(highlight(code, "python")) > 1
+    assert len(highlight(code, "java")) > 1
+    assert highlight(code.replace(";", "\na.b\n"), "java") == [code.replace(";", "\na.b\n")]
+
+
 # Limits
 
 
@@ -226,3 +235,14 @@ def test_a_table_with_many_columns_is_text():
 
     assert parse(table(MAX_COLUMNS))[0].tag == "table"
     assert parse(table(MAX_COLUMNS + 1))[0].tag == "p"
+
+
+def test_a_table_ends_where_it_is_too_long_or_lacks_too_many_cells():
+    head = "|a|b|c|d|e|f|g|h|i|j|\n" + "|-" * 10 + "|\n"
+    full = "|1" * 10 + "|\n"
+    [fits] = parse(head + full * MAX_ROWS)
+    assert len(fits.children[1].children) == MAX_ROWS
+    assert [each.tag for each in parse(head + full * (MAX_ROWS + 1))] == ["table", "p"]
+    few = MAX_MISSING // 9
+    assert [each.tag for each in parse(head + "|\n" * few)] == ["table"]
+    assert [each.tag for each in parse(head + "|\n" * (few + 9))] == ["table", "p"]

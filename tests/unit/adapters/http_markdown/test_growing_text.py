@@ -185,7 +185,7 @@ def test_the_work_is_linear_in_the_length(name):
 
 
 @pytest.mark.parametrize(
-    "line", ["- an item with **emphasis**\n", "text of a paragraph\n", "|a|\n"]
+    "line", ["- an item with **emphasis**\n", "text of a paragraph\n", f"|{'a' * 98}|\n"]
 )
 def test_finished_blocks_can_be_asked_for_after_every_line(line):
     text = ("|h|\n|-|\n" if line.startswith("|") else "") + line * (40_000 // len(line))
