@@ -115,6 +115,7 @@ SHORT = [
     "\ufeff# a\n\n\u2028b\u2029c\x0bd\x0ce\x85f",
     "[a](https://[::1) [b](https://[) [c](https://]/) [d](http://%) [e](http://\u212a.example)",
     "[a](https://xn--a\u00fc.example) [b](https://" + "\u00fc" * 500 + ".example) <a@\u00fc>",
+    "[![a](https://a.example/x.png) <https://b.example>](https://b.example)",
     "````\n```\n~~~\n",
     "> ```\n> a\nb\n\n```\nc",
     "- ```\n\n  a\nb\n```\n",
