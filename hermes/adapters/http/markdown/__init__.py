@@ -2,6 +2,6 @@
 
 Read `nodes` (the shape), `limits`, `addresses`, `highlighting`, `elements`, `grammar`, `parsing`.
 
-Nothing here waits or does I/O. A block of 50 kB takes up to half a second of CPU time, so callers
-parse texts of unknown size in a thread.
+Nothing here waits or does I/O. A hostile block of 50 kB takes up to two seconds of CPU time, so
+callers parse texts of unknown size in a thread.
 """

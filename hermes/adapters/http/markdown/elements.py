@@ -70,8 +70,9 @@ class Builder:
                 links -= token.type == "link_close"
             elif token.nesting > 0:
                 links += token.type == "link_open"
-                is_deep = len(levels) > MAX_INLINE_DEPTH
-                levels.append(levels[-1] if is_deep else _open(token, levels[-1]))
+                is_nested = token.type == "link_open" and links > 1  # `[<https://a.example>](b)`
+                skipped = is_nested or len(levels) > MAX_INLINE_DEPTH
+                levels.append(levels[-1] if skipped else _open(token, levels[-1]))
             elif token.type == "image":
                 self._add_image(token, levels[-1], linked=links > 0)
             else:
