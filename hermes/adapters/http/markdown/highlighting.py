@@ -1,7 +1,7 @@
 """Highlight code with Pygments.
 
 The language is never guessed, and only the lexers in `LANGUAGES` are used. Many of them take
-quadratic time or worse for hostile code; within the limits, the slowest that was seen took a second.
+quadratic time or worse for hostile code; within the limits, the slowest seen took a second.
 """
 
 from __future__ import annotations
