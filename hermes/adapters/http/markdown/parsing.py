@@ -202,20 +202,24 @@ class GrowingText:
         if end == 0 and len(self._rest) <= self._limits.block:
             return False
         size = end or self._limits.block
-        if (piece := self._rest[:size]) != "\n":
-            self._finished.append(self._piece(piece))
+        self._finished.extend(self._pieces_of_line(self._rest[:size]))
         self._in_line = end == 0
         self._drop(size)
         return True
 
-    def _piece(self, text: str) -> Element:
-        """Return a piece of a line that is larger than the limit."""
-        return code_block([text.removesuffix("\n")], None) if self._fence else plain(text)
+    def _pieces_of_line(self, text: str) -> list[Element]:
+        """Return a piece of a line that is larger than the limit; none if it shows nothing.
+
+        Outside of code, a line of spaces may turn out to be an empty line.
+        """
+        if self._fence:
+            return [code_block([text.removesuffix("\n")], None)] if text not in {"", "\n"} else []
+        return [plain(text)] if text.strip(" \t\n") else []
 
     def _remaining(self, *, highlighted: bool) -> list[Element]:
         text = self._rest
         if self._in_line:
-            return [self._piece(text)] if text else []
+            return self._pieces_of_line(text)
         if not text.strip(" \t\n"):
             return []
         blocks = self._blocks(text if text.endswith("\n") else text + "\n")

@@ -50,7 +50,7 @@ def stream(parts, *, asks=True, limits=None):
     return [*finished, *growing.end()]
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @example("# a | b\n---|---\n", [8])
 @example("- a\n\n2", [5])
 @example("1. a\n\n2. b\n", [8])
@@ -62,13 +62,13 @@ def test_a_streamed_text_has_the_blocks_of_the_whole_text(text, at):
     assert stream(pieces(text, at)) == parse(text)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(markdown)
 def test_a_text_can_arrive_by_characters(text):
     assert stream(list(text)) == parse(text)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(markdown, cuts)
 def test_finished_blocks_begin_the_blocks_of_every_longer_text(text, at):
     growing, finished, sofar = GrowingText(), [], ""
@@ -80,7 +80,9 @@ def test_finished_blocks_begin_the_blocks_of_every_longer_text(text, at):
         assert parse(text)[: len(finished)] == finished
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
+@example("        \na", [6], 4)
+@example("        a\n", [6], 4)
 @given(markdown, cuts, st.integers(4, 40))
 def test_blocks_over_the_limit_are_cut_at_the_same_places(text, at, size):
     limits = Limits(block=size)

@@ -188,13 +188,13 @@ def test_short_rows_do_not_multiply():
 fragments = st.sampled_from([*SHORT, *LONG, "\n\n", "\n", "a", " ", "    ", "> ", "- ", "|"])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(fragments, max_size=12).map("".join))
 def test_combinations_give_harmless_nodes(text):
     check_text(text)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(st.characters(exclude_categories=()), max_size=80))
 def test_arbitrary_characters_give_harmless_nodes(text):
     check_text(text)
@@ -203,7 +203,7 @@ def test_arbitrary_characters_give_harmless_nodes(text):
 link_text = st.text("abc:/.?#[]@!$&'()*+,;=%\\<>\"`{}|^ \té\u202e0123456789", max_size=40)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(["", "https://", "http://", "mailto:", "data:", "/api/", "//"]), link_text)
 def test_arbitrary_addresses_give_harmless_nodes(scheme, rest):
     check_text(f"[a]({scheme}{rest}) ![b](<{scheme}{rest}>) <{scheme}{rest}>")
