@@ -221,7 +221,7 @@ async def test_every_response_has_the_security_headers(server):
 
 async def test_unknown_paths_and_methods_are_errors_in_our_shape(server):
     client = server.http()
-    for path in ("/", "/nothing", "/v1/responses/", "//v1/models", "/v1/../v1/models"):
+    for path in ("/page/", "/nothing", "/v1/responses/", "//v1/models", "/v1/../v1/models"):
         status, received = await raw(
             server,
             f"GET {path} HTTP/1.1\nHost: localhost:{port_of(server)}\nConnection: close\n\n",

@@ -390,6 +390,8 @@ CASES = {
     "POST /hooks/{name}": lambda _ann, _own: [Case(url="/hooks/none", json={})],
     "GET /healthz": _nothing("/healthz"),
     "GET /readyz": _nothing("/readyz"),
+    "GET /": _nothing("/"),
+    "GET /page/{digest}/{name:path}": lambda _ann, _own: [Case(url="/page/x/main.js")],
     "GET /api/usage": _nothing("/api/usage"),
     "GET /api/status": _nothing("/api/status"),
     "GET /api/pairings": _nothing("/api/pairings"),

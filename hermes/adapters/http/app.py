@@ -27,6 +27,7 @@ from hermes.adapters.http.openai import files, models
 from hermes.adapters.http.openai.chat import routes as chat
 from hermes.adapters.http.openai.responses import conversations, routes as responses, streams
 from hermes.adapters.http.turns.logs import TurnLogs, catch_up, check_ends
+from hermes.adapters.http.web import assets
 from hermes.background import open_background, start_soon
 from hermes.errors import NotAdmitted
 from hermes.telemetry.collecting import Collected, collecting
@@ -46,6 +47,7 @@ _DESCRIBED: tuple[Endpoint, ...] = (
     *metrics.ENDPOINTS,
     *health.ENDPOINTS,
     *hooks.ENDPOINTS,
+    *assets.ENDPOINTS,
 )
 ENDPOINTS: tuple[Endpoint, ...] = (*_DESCRIBED, openapi.endpoint(_DESCRIBED))
 
@@ -63,6 +65,7 @@ async def open_app(
     `/api/status`; by default the app collects them itself.
     """
     logs = TurnLogs()
+    await trio.to_thread.run_sync(assets.load_assets)
     async with open_background() as background:
         services = Services(
             runtime=runtime,

@@ -47,7 +47,7 @@ async function start() {
     return;
   }
   try {
-    showRole(await get("/api/web/session"));
+    showRole(await get("/api/me"));
   } catch (error) {
     if (error.status === 401) return; // the sign-in is shown
   }

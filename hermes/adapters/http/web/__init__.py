@@ -1,0 +1,1 @@
+"""The web page: `assets` serves its files, which are in the folder `page`."""
