@@ -196,11 +196,16 @@ class Events:
         self.last_id = None
         self.response = None
 
-    async def open(self, host, path, headers):
+    async def open(self, host, path, headers, body=None):
         """Send the request, and wait for the head of the response."""
-        request = h11.Request(method="GET", target=path, headers=[("Host", host), *headers])
-        await self._stream.send_all(self._connection.send(request))
-        await self._stream.send_all(self._connection.send(h11.EndOfMessage()))
+        headers, sent = [("Host", host), *headers], [h11.EndOfMessage()]
+        if body is not None:
+            data = msgspec.json.encode(body)
+            headers += [("Content-Type", "application/json"), ("Content-Length", str(len(data)))]
+            sent.insert(0, h11.Data(data))
+        method = "GET" if body is None else "POST"
+        for event in (h11.Request(method=method, target=path, headers=headers), *sent):
+            await self._stream.send_all(self._connection.send(event))
         self.response = await self._next()
 
     async def _next(self):
@@ -208,15 +213,21 @@ class Events:
             self._connection.receive_data(await self._stream.receive_some(65536))
         return event
 
-    async def next(self):
-        """Return the name and the data of the next event; None at the end."""
+    async def frame(self):
+        """Return the fields of the next frame; None at the end."""
         while "\n\n" not in self._text:
             event = await self._next()
             if not isinstance(event, h11.Data):
                 return None
             self._text += event.data.decode()
         frame, _, self._text = self._text.partition("\n\n")
-        fields = dict(line.split(": ", 1) for line in frame.split("\n"))
+        return dict(line.split(": ", 1) for line in frame.split("\n"))
+
+    async def next(self):
+        """Return the name and the data of the next event; None at the end."""
+        fields = await self.frame()
+        if fields is None:
+            return None
         if "data" not in fields:  # a comment
             return await self.next()
         self.last_id = fields["id"]
@@ -231,13 +242,13 @@ class Events:
 
 
 @asynccontextmanager
-async def open_events(server, path, *, secret=None, last_id=None):
-    """Open an event stream of a server."""
+async def open_events(server, path, *, secret=None, last_id=None, body=None):
+    """Open an event stream of a server, with a body by POST."""
     host, _, port = server.url.removeprefix("http://").rpartition(":")
     headers = [("Authorization", f"Bearer {secret or server.secret}")]
     if last_id is not None:
         headers.append(("Last-Event-ID", last_id))
     async with await trio.open_tcp_stream(host, int(port)) as stream:
         events = Events(stream)
-        await events.open(f"{host}:{port}", path, headers)
+        await events.open(f"{host}:{port}", path, headers, body)
         yield events

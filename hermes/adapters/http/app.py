@@ -18,6 +18,7 @@ from hermes.adapters.http.access.browsers import Browsers, Outgoing, cors_header
 from hermes.adapters.http.access.requests import set_replaceable
 from hermes.adapters.http.api import openapi, rpc
 from hermes.adapters.http.api.routes import ENDPOINTS as API
+from hermes.adapters.http.api.streams.multiplex import ROUTER
 from hermes.adapters.http.config import HttpConfig
 from hermes.adapters.http.endpoints import Call, Endpoint, Services, with_encoded_path
 from hermes.adapters.http.errors import ApiError, ClientGone, as_api_error, not_found
@@ -148,7 +149,8 @@ class _App:
             return
         outgoing.add_headers(cors_headers(origin))
         answer = None if origin is None else preflight(scope)
-        await (answer or self._router)(with_encoded_path(scope), receive, outgoing)
+        scope = {**with_encoded_path(scope), ROUTER: self._router}
+        await (answer or self._router)(scope, receive, outgoing)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,12 +11,13 @@ from hermes.adapters.http.api import (
     rpc,
     verbs,
 )
-from hermes.adapters.http.api.streams import events
+from hermes.adapters.http.api.streams import events, multiplex
 from hermes.adapters.http.endpoints import Endpoint
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *conversations.ENDPOINTS,
     *events.ENDPOINTS,
+    *multiplex.ENDPOINTS,
     *messages.ENDPOINTS,
     *edits.ENDPOINTS,
     *verbs.ENDPOINTS,

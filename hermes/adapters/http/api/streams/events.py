@@ -63,7 +63,7 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_events(self, send: Send, listener: Listener) -> None:
-        channel = self._channel
+        channel, is_new = self._channel, True
         while not self.hub.closed:
             if self._position is None or not channel.has_all_after(self._position):
                 found = await self._reset()
@@ -73,6 +73,9 @@ class EventStream(Response):
                 await _send(send, frame(found.id, "reset", found))
             elif entries := channel.after(self._position):
                 await _send(send, self._take(entries))
+            elif is_new:
+                is_new = False
+                await _send(send, caught_up(channel.event_id(channel.numbers.last)))
             else:
                 with trio.move_on_after(KEEP_ALIVE) as idle:
                     await listener.wait()
@@ -130,6 +133,11 @@ class ListStream(EventStream):
         turns = {each.session_key: api.progress(each.session_key) for each in visible}
         running = {key: turn.turn_id for key, turn in turns.items() if turn is not None}
         return ListSnapshot(id=event_id, conversations=visible, turns=running)
+
+
+def caught_up(event_id: str) -> bytes:
+    """Return what follows the events that a client has missed: an id without an event."""
+    return b"id: %b\n: caught up\n\n" % event_id.encode()
 
 
 async def _send(send: Send, body: bytes) -> None:
