@@ -28,7 +28,7 @@ Delay: TypeAlias = NonNegativeFloat
 
 MAX_WAL_BYTES = 256 * 1024 * 1024
 TOKENS_PER_PRICE = 1_000_000
-_KEPT = {"http": ExpiryPolicy()}
+_KEPT = {"http": ExpiryPolicy(), "web": ExpiryPolicy()}
 """API clients name what they continue, so that it must not have ended."""
 
 
@@ -126,7 +126,8 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expiry_by: Mapping[str, ExpiryPolicy] = msgspec.field(default_factory=dict)
     """Replaces `expiry` for a platform, a chat type, or both as "platform/chat_type".
 
-    The most specific entry applies. Conversations of API clients end only by an entry for "http".
+    The most specific entry applies. Conversations of API clients end only by an entry for "http",
+    those of the web page by one for "web".
     """
     max_queued: PositiveInt = 100
     """Unanswered messages that a conversation may have; further ones are refused."""

@@ -14,6 +14,9 @@ CLIENT_PLATFORM = "rpc"
 """The platform of JSON-RPC clients. Their connections show them what happens, not an adapter."""
 API_PLATFORM = "http"
 """The platform of API clients. Their responses show them what happens, not an adapter."""
+WEB_PLATFORM = "web"
+"""The platform of people who are signed in to the web page, which uses the API."""
+API_PLATFORMS: frozenset[str] = frozenset({API_PLATFORM, WEB_PLATFORM})
 MAX_LENGTH = 1000
 """The maximum length of a key in the store."""
 

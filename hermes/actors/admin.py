@@ -10,6 +10,7 @@ import trio
 
 from hermes.actors.api.conversations import ApiConversations
 from hermes.actors.api.files import ApiFiles
+from hermes.actors.api.sign_ins import ApiSignIns
 from hermes.actors.context import RuntimeContext
 from hermes.actors.intake import Intake
 from hermes.actors.session import operations
@@ -176,7 +177,7 @@ class AdapterState:
         await self._supervisor.store.set_meta(f"adapter:{scrub(name)}", scrub(value))
 
 
-class ApiRecords(Views, ApiConversations, ApiFiles):
+class ApiRecords(Views, ApiConversations, ApiFiles, ApiSignIns):
     """Responses to the requests of API clients, and their tokens. For adapters that serve them."""
 
     def __init__(self, context: RuntimeContext, supervisor: Supervisor, intake: Intake) -> None:
@@ -305,10 +306,20 @@ class ApiRecords(Views, ApiConversations, ApiFiles):
         """Revoke the token with this name or id; None if there is none that is not revoked."""
         token = await self._supervisor.store.revoke_token(scrub(name))
         if token is not None:
-            self._revocations += 1
-            set_event(self._revoked)
-            self._revoked = trio.Event()
+            self._note_revocation()
         return token
+
+    async def unpair(self, platform: str, user_id: str) -> int:
+        """Remove a paired user with its sessions and its pending requests; returns how many."""
+        removed = await self._supervisor.store.unpair(scrub(platform), scrub(user_id))
+        if removed:
+            self._note_revocation()
+        return removed
+
+    def _note_revocation(self) -> None:
+        self._revocations += 1
+        set_event(self._revoked)
+        self._revoked = trio.Event()
 
     async def wait_revoked(self, seen: int = 0) -> int:
         """Wait until this runtime has revoked more than `seen` tokens; returns how many it has.

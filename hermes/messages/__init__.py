@@ -15,6 +15,7 @@ from hermes.messages.access import (
     ROLES as ROLES,
     Pairing as Pairing,
     PairingRejected as PairingRejected,
+    Person as Person,
     Principal as Principal,
     Role as Role,
     may as may,

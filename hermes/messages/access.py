@@ -43,3 +43,12 @@ class PairingRejected(msgspec.Struct, frozen=True):
 
     left: int
     seconds: float = 0.0
+
+
+class Person(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who may sign in to the web page."""
+
+    namespace: str
+    """The id of the person, to whom all sessions with it belong."""
+    name: str
+    role: Role

@@ -175,7 +175,7 @@ TOKEN_ROLES: tuple[str, ...] = ("user", "operator", "metrics")
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A bearer token of the HTTP API, without its secret."""
+    """A bearer token of the HTTP API or a session of the web page, without its secret."""
 
     id: str
     name: str
@@ -188,3 +188,10 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
+    platform: str = "http"
+    """ "http" for a bearer token; "web" for a session of the web page, whose secret is in a cookie.
+
+    The namespace of a session is the id of the person who is signed in.
+    """
+    client: str | None = None
+    """The browser of a session, as it describes itself."""

@@ -14,6 +14,7 @@ from hermes.messages import (
     Outbound,
     Pairing,
     PairingRejected,
+    Person,
     Principal,
     QuestionDelivery,
     Role,
@@ -207,6 +208,28 @@ class ApiStore(Protocol):
 
     def revoke_token(self, name: str) -> Awaitable[Token | None]:
         """Revoke the valid token with this name or id."""
+        ...
+
+    def add_sign_in(self, digest: str, person: Person) -> Awaitable[None]:
+        """Store a one-time token with which a person can sign in to the web page."""
+        ...
+
+    def find_sign_in(self, digest: str) -> Awaitable[Person | None]:
+        """Return who can sign in with a one-time token."""
+        ...
+
+    def sign_in(self, digest: str, session: Token, session_digest: str) -> Awaitable[Token | None]:
+        """Use a one-time token: store a session of its person."""
+        ...
+
+    def sign_in_paired(
+        self, user_id: str, session: Token, session_digest: str
+    ) -> Awaitable[Token | None]:
+        """Store the first session of a person whom an operator has let in with a code."""
+        ...
+
+    def clear_sign_ins(self) -> Awaitable[None]:
+        """Delete all one-time tokens."""
         ...
 
 

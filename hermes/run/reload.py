@@ -195,6 +195,7 @@ def access_rules(settings: Settings) -> dict[str | tuple[str, str], PlatformRule
         rules["telegram"] = PlatformRules(**{name: _field(telegram, name) for name in _ACCESS})
     if settings.http is not None:
         rules["http"] = PlatformRules(pairing=False)  # tokens are stored as principals
+        rules["web"] = PlatformRules(pairing=True)  # and so are people who have signed in
         rules |= hook_rules(settings.http)
     return rules
 

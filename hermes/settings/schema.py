@@ -123,7 +123,7 @@ class NamedAgentTable(Table, frozen=True, kw_only=True):
     tools: list[str] | None = None
     """Python functions that the model may call; the tools of MCP servers belong to all agents."""
     platforms: list[str] = []
-    """Platforms on which it answers: "console", "rpc", "telegram" or "http"."""
+    """Platforms on which it answers: "console", "rpc", "telegram", "http" or "web"."""
     chats: list[str] = []
     """Chats in which it answers, as platform/id, as in "telegram/-1001234567890"."""
 

@@ -29,7 +29,7 @@ _MODEL_KEYS = (
     "attachments", "tools", "prices", "budgets",
 )  # fmt: skip
 _MODEL_TABLES = ("compression", "titles", "mcp", "agents")
-_PLATFORMS = ("console", "rpc", "telegram", "http")
+_PLATFORMS = ("console", "rpc", "telegram", "http", "web")
 _CHAT_TYPES = ("dm", "group", "channel")
 
 
@@ -208,7 +208,8 @@ def _platforms(settings: Settings) -> Iterator[BrokenRule]:
 def _missing_table(settings: Settings, platform: str) -> str | None:
     """Return the table that a platform needs and that is missing."""
     tables = {"telegram": settings.telegram, "http": settings.http}
-    return platform if platform in tables and tables[platform] is None else None
+    table = "http" if platform == "web" else platform
+    return table if table in tables and tables[table] is None else None
 
 
 def _urls(settings: Settings) -> Iterator[BrokenRule]:

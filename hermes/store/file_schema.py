@@ -1,4 +1,4 @@
-"""The steps of the schema about attached files and API requests; `schema` lists all of them."""
+"""The steps of the schema about files, API requests and sign-ins; `schema` lists all of them."""
 
 from __future__ import annotations
 
@@ -144,4 +144,21 @@ CREATE TABLE tokens (
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX one_token_name ON tokens (name) WHERE revoked_at IS NULL;
 ALTER TABLE files ADD COLUMN purpose TEXT;
+"""
+
+# A web session is a token of the platform "web", whose secret is in a cookie. `sign_ins` has the
+# one-time tokens that open one.
+WEB_SESSIONS = """
+ALTER TABLE tokens ADD COLUMN platform TEXT NOT NULL DEFAULT 'http'
+  CHECK (platform IN ('http', 'web'));
+ALTER TABLE tokens ADD COLUMN client TEXT;
+DROP INDEX one_token_name;
+CREATE UNIQUE INDEX one_token_name ON tokens (name) WHERE revoked_at IS NULL AND platform = 'http';
+CREATE TABLE sign_ins (
+  digest TEXT PRIMARY KEY,
+  namespace TEXT NOT NULL,
+  name TEXT NOT NULL,
+  role TEXT NOT NULL CHECK (role IN ('user', 'operator')),
+  created_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes.store.file_schema import ATTACHMENTS, RESPONSES
+from hermes.store.file_schema import ATTACHMENTS, RESPONSES, WEB_SESSIONS
 from hermes.store.tool_schema import ALLOWED, APPROVALS, QUESTIONS, TOOLS
 
 APPLICATION_ID = 0x48524D53  # "HRMS"
@@ -350,5 +350,5 @@ INSERT INTO stems_left SELECT max(id) FROM messages HAVING count(*) > 0;
 
 MIGRATIONS: tuple[str, ...] = (
     CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION, PAYERS, IDENTITY, OWNERSHIP,
-    APPROVALS, QUESTIONS, ALLOWED, WORD_FORMS, ATTACHMENTS, RESPONSES,
+    APPROVALS, QUESTIONS, ALLOWED, WORD_FORMS, ATTACHMENTS, RESPONSES, WEB_SESSIONS,
 )  # fmt: skip

@@ -41,6 +41,7 @@ from hermes.store.records import (
     key_value,
     requests,
     settings,
+    sign_ins,
     tokens,
     tool_permissions,
     tool_records,
@@ -309,6 +310,11 @@ class StoreVerbs:
     valid_digests: Final = reads(tokens.valid_digests)
     list_tokens: Final = reads(tokens.list_tokens)
     revoke_token: Final = writes(tokens.revoke_token)
+    add_sign_in: Final = writes(sign_ins.add_sign_in)
+    find_sign_in: Final = reads(sign_ins.find_sign_in)
+    sign_in: Final = writes(sign_ins.sign_in)
+    sign_in_paired: Final = writes(sign_ins.sign_in_paired)
+    clear_sign_ins: Final = writes(sign_ins.clear_sign_ins)
 
     list_conversations: Final = browses(views.list_conversations)
     get_view: Final = reads(views.get_view)

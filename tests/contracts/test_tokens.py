@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from hermes.messages import Principal, Token
+from hermes.messages import Person, Principal, Source, Token
+from hermes.store.records import sign_ins
 
 DAY = 86_400.0
 ANN = Token(id="tok_1", name="ann", namespace="home", roles=("user",), created_at=0.0)
@@ -111,3 +112,122 @@ def test_a_token_that_is_not_valid_is_refused_and_nothing_is_stored(store, chang
         store.add_token(replace(ANN, **changes), "digest")
     assert store.list_tokens() == []
     assert store.principals() == []
+
+
+# Sessions of the web page
+
+SESSION = Token(id="web_1", name="", namespace="", roles=(), created_at=0.0, client="Firefox")
+PERSON = Person(namespace="usr_1", name="Ann", role="user")
+
+
+def test_a_one_time_token_opens_one_session(store, world):
+    store.add_sign_in("once", PERSON)
+    assert store.find_sign_in("once") == PERSON
+    session = store.sign_in("once", replace(SESSION, expires_at=world.now + DAY), "secret")
+    assert (session.platform, session.name, session.namespace) == ("web", "Ann", "usr_1")
+    assert (session.roles, session.client, session.created_at) == (("user",), "Firefox", world.now)
+    assert store.find_token("secret") == session
+    assert store.find_principal("web", "web_1", "usr_1") == "user"
+    assert store.find_principal("http", "web_1", "web_1") is None
+    assert store.find_sign_in("once") is None
+    assert store.sign_in("once", replace(SESSION, id="web_2"), "other") is None
+    assert store.sign_in("unknown", replace(SESSION, id="web_2"), "other") is None
+    assert store.valid_tokens() == ["web_1"]
+
+
+@pytest.mark.parametrize("seconds", [60, -60, 1000, -1000])
+def test_a_one_time_token_lasts_a_minute_also_if_the_clock_was_wrong(store, world, seconds):
+    store.add_sign_in("once", PERSON)
+    world.pass_time(seconds)
+    assert store.find_sign_in("once") is None
+    assert store.sign_in("once", SESSION, "secret") is None
+    world.pass_time(-seconds)
+    store.add_sign_in("another", PERSON)
+    world.pass_time(59)
+    assert store.sign_in("another", SESSION, "secret") is not None
+
+
+def test_one_time_tokens_are_few_and_can_be_cleared(store, world, sql):
+    for number in range(sign_ins.MAX_WAITING + 5):
+        world.pass_time(0.01)
+        store.add_sign_in(f"once {number}", PERSON)
+    assert sql("SELECT count(*) FROM sign_ins") == [[sign_ins.MAX_WAITING]]
+    assert store.find_sign_in("once 0") is None
+    assert store.find_sign_in(f"once {sign_ins.MAX_WAITING + 4}") == PERSON
+    store.clear_sign_ins()
+    assert sql("SELECT count(*) FROM sign_ins") == [[0]]
+
+
+def open_session(store, number, person=PERSON):
+    store.add_sign_in(f"once {number}", person)
+    return store.sign_in(f"once {number}", replace(SESSION, id=f"web_{number}"), f"s{number}")
+
+
+def test_people_and_tokens_may_have_the_same_name(store):
+    store.add_token(replace(ANN, name="Ann"), "digest")
+    open_session(store, 1)
+    open_session(store, 2)
+    assert len(store.valid_tokens()) == 3
+    assert store.revoke_token("Ann").id == "tok_1"
+    assert store.revoke_token("Ann") is None
+    assert store.revoke_token("web_1").id == "web_1"
+    assert store.valid_tokens() == ["web_2"]
+    assert store.find_principal("web", "web_1", "usr_1") is None
+    assert store.find_principal("web", "web_2", "usr_1") == "user"
+
+
+def test_an_expired_session_is_no_principal(store, world):
+    store.add_sign_in("once", PERSON)
+    store.sign_in("once", replace(SESSION, expires_at=world.now + DAY), "secret")
+    world.pass_time(DAY)
+    assert store.find_token("secret") is None
+    assert store.find_principal("web", "web_1", "usr_1") is None
+
+
+def test_a_person_has_a_bounded_number_of_sessions(store, world):
+    for number in range(sign_ins.MAX_SESSIONS + 2):
+        world.pass_time(1)
+        open_session(store, number)
+    open_session(store, 1000, replace(PERSON, namespace="usr_2"))
+    valid = set(store.valid_tokens())
+    assert len(valid) == sign_ins.MAX_SESSIONS + 1
+    assert not {"web_0", "web_1"} & valid
+
+
+def test_sessions_that_ended_long_ago_are_deleted_and_tokens_are_kept(store, world):
+    store.add_token(ANN, "digest")
+    store.revoke_token("ann")
+    open_session(store, 1)
+    store.revoke_token("web_1")
+    world.pass_time(sign_ins.KEPT_SECONDS + 1)
+    open_session(store, 2)
+    assert [each.id for each in store.list_tokens()] == ["tok_1", "web_2"]
+
+
+def test_removing_a_person_revokes_its_sessions(store):
+    open_session(store, 1)
+    open_session(store, 2)
+    open_session(store, 3, replace(PERSON, namespace="usr_2"))
+    assert store.unpair("web", "usr_1") == 2
+    assert store.valid_tokens() == ["web_3"]
+    assert [each.user_id for each in store.principals()] == ["usr_2"]
+
+
+def test_a_person_who_was_let_in_with_a_code_signs_in_once(store, world):
+    source = Source("web", chat_id="usr_1", user_id="usr_1", user_name="Ann")
+    assert store.sign_in_paired("usr_1", SESSION, "secret") is None
+    assert store.request_pairing(source, "key", "AAAA-0001", salt="00")
+    assert store.sign_in_paired("usr_1", SESSION, "secret") is None
+    store.approve_pairing("AAAA-0001", "operator", Source("console", user_id="operator"))
+    session = store.sign_in_paired("usr_1", SESSION, "secret")
+    assert (session.name, session.namespace, session.roles) == ("Ann", "usr_1", ("operator",))
+    assert store.sign_in_paired("usr_1", replace(SESSION, id="web_2"), "other") is None
+    assert [(each.account, each.role) for each in store.principals()] == [("web_1", "operator")]
+
+
+def test_a_person_who_was_let_in_signs_in_within_an_hour(store, world):
+    source = Source("web", chat_id="usr_1", user_id="usr_1", user_name=None)
+    store.request_pairing(source, "key", "AAAA-0001", salt="00")
+    store.approve_pairing("AAAA-0001", "user", Source("console", user_id="operator"))
+    world.pass_time(3600)
+    assert store.sign_in_paired("usr_1", SESSION, "secret") is None

@@ -24,6 +24,7 @@ from hermes.messages import (
 from hermes.outbound import outbox_rows
 from hermes.protocols import AccessStore
 from hermes.sanitize import shorten
+from hermes.session_keys import WEB_PLATFORM
 from hermes.texts import Texts
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -127,7 +128,9 @@ def _result_text(result: Pairing | PairingRejected, role: Role, texts: Texts) ->
 
 
 def welcome_rows(texts: Texts, pairing: Pairing) -> list[Outbound]:
-    """Return the outbox rows that tell a user that it was let in."""
+    """Return the outbox rows that tell a user that it was let in; the web page finds out itself."""
+    if pairing.source.platform == WEB_PLATFORM:
+        return []
     text = texts.pairing_welcome
     return outbox_rows(pairing.source, pairing.session_key, "", text, "notice")
 

@@ -23,7 +23,7 @@ from hermes.errors import StoreFailed
 from hermes.events import ApprovalAsked, RuntimeEvent, TurnEnded
 from hermes.messages import Approval, QuestionRoute, Reply, Source
 from hermes.protocols import ToolRecords
-from hermes.session_keys import API_PLATFORM, CLIENT_PLATFORM, is_client_key
+from hermes.session_keys import API_PLATFORMS, CLIENT_PLATFORM, is_client_key
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Questions:
         """Return how a question reaches the user of a conversation."""
         if self._dispatcher.serves(source.platform):
             return QuestionRoute("outbox", self._dispatcher.limit_of(source))
-        by_client = source.platform in {CLIENT_PLATFORM, API_PLATFORM}
+        by_client = source.platform in {CLIENT_PLATFORM, *API_PLATFORMS}
         return QuestionRoute("client" if by_client else "host")
 
     def note_command(self, inbox_id: int) -> None:

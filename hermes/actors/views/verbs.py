@@ -216,7 +216,3 @@ class Views:
         return await self._supervisor.store.approve_pairing(
             code, role, by, welcome=lambda paired: pairing.welcome_rows(texts, paired)
         )
-
-    async def unpair(self, platform: str, user_id: str) -> int:
-        """Remove a paired user and its pending requests. Returns how many rows."""
-        return await self._supervisor.store.unpair(scrub(platform), scrub(user_id))

@@ -38,7 +38,7 @@ from hermes.protocols import ToolRecords, Turn
 from hermes.redaction import redact_all
 from hermes.redaction.slices import prepare
 from hermes.sanitize import one_line
-from hermes.session_keys import API_PLATFORM
+from hermes.session_keys import API_PLATFORMS
 from hermes.transcript import questions
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class Toolbox:
 
         def question(approval: Approval) -> list[Outbound]:
             asked.append(approval)
-            if source.platform == API_PLATFORM:  # its response has the question
+            if source.platform in API_PLATFORMS:  # its response has the question
                 return []
             text = questions.question(approval, texts, limit=route.limit)
             return question_rows(source, approval, session_id, text)
@@ -202,7 +202,7 @@ class Toolbox:
         except (StoreError, Overloaded) as error:
             return _not_recorded(tool, error, _extra(turn))
         turn.emit(ApprovalAsked(approval, again=not asked))
-        by_client = source.platform == API_PLATFORM
+        by_client = source.platform in API_PLATFORMS
         text = CLIENT_ASKS if by_client else NEEDS_APPROVAL
         return ToolOutcome(text.format(name=tool.name, number=approval.approval_id), failed=True)
 

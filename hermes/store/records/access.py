@@ -30,8 +30,8 @@ _PAIRING_COLUMNS = "source, session_key, asked_at, expires_at"
 _IS_USER = "platform = ? AND account = ? AND user_id = ?"
 _IS_OPEN = "abs(asked_at - ?) < expires_at - asked_at"
 """One that is dated further ahead than it lasts was written with a clock that was wrong."""
-_COUNTS = "NOT EXISTS (SELECT 1 FROM tokens WHERE id = user_id AND expires_at <= ?)"
-"""A token of the HTTP API is a principal until it expires."""
+_COUNTS = "NOT EXISTS (SELECT 1 FROM tokens WHERE id = account AND expires_at <= ?)"
+"""A token of the HTTP API or a session of the web page is a principal until it expires."""
 
 
 def find_principal(tx: Transaction, platform: str, account: str, user_id: str) -> Role | None:
@@ -192,8 +192,13 @@ def unpair(
 ) -> int:
     """Remove a user's pairing and pending request, at every account of a platform.
 
-    Returns the number of removed rows.
+    The user's tokens, or sessions of the web page, are revoked. Returns the number of removed rows.
     """
+    tx.run(
+        "UPDATE tokens SET revoked_at = ? WHERE revoked_at IS NULL AND platform = ? AND id IN "
+        "(SELECT account FROM principals WHERE platform = ? AND user_id = ?)",
+        tx.now, platform, platform, user_id,
+    )  # fmt: skip
     number = sum(
         tx.run(f"DELETE FROM {table} WHERE platform = ? AND user_id = ?", platform, user_id)
         for table in ("principals", "pairings")

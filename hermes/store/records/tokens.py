@@ -1,4 +1,4 @@
-"""Bearer tokens of the HTTP API. Of its secret, the store has a hash only."""
+"""Tokens of the HTTP API and sessions of the web page. Of a secret, the store has a hash only."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hermes.messages import TOKEN_ROLES, Token
 from hermes.sanitize import scrub
 from hermes.store.transaction import Transaction
 
-_COLUMNS = "id, name, namespace, roles, keys, created_at, expires_at, revoked_at"
+_COLUMNS = "id, name, namespace, roles, keys, created_at, expires_at, revoked_at, platform, client"
 _VALID = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?)"
 _decode = msgspec.json.Decoder(tuple[str, ...]).decode
-PLATFORM = "http"
+HTTP, WEB = "http", "web"
 ID_PREFIX = "tok_"
 MAX_NAME = 100
 """Bytes of a name or a namespace."""
@@ -30,17 +30,19 @@ def add_token(tx: Transaction, token: Token, digest: str) -> Token:
 
     A token with the role "user" or "operator" is a principal that access control admits until the
     token expires or is revoked. One with the role "metrics" alone is none. Raises `ValueError` if
-    the token is not valid, or if another valid token has its name.
+    the token is not valid, or if another valid token has its name; sessions may share one.
     """
     _check(tx, token)
-    if tx.one(f"SELECT 1 FROM tokens WHERE name = ? AND {_VALID}", token.name, tx.now):
-        raise ValueError(f"there is already a token with the name {token.name!r}")
-    revoke_token(tx, token.name)  # one that has expired
+    if token.platform == HTTP:
+        sql = f"SELECT 1 FROM tokens WHERE name = ? AND platform = ? AND {_VALID}"
+        if tx.one(sql, token.name, HTTP, tx.now):
+            raise ValueError(f"there is already a token with the name {token.name!r}")
+        revoke_token(tx, token.name)  # one that has expired
     tx.run(
-        "INSERT INTO tokens (id, name, digest, namespace, roles, keys, created_at, expires_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO tokens (id, name, digest, namespace, roles, keys, created_at, expires_at, "
+        "platform, client) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         token.id, token.name, digest, token.namespace, _encode(token.roles), _encode(token.keys),
-        tx.now, token.expires_at,
+        tx.now, token.expires_at, token.platform, token.client,
     )  # fmt: skip
     for role in ("operator", "user"):
         if role in token.roles:
@@ -77,7 +79,8 @@ def _add_principal(tx: Transaction, token: Token, role: str) -> None:
     tx.run(
         "INSERT INTO principals (platform, account, user_id, role, name, paired_at) "
         "VALUES (?, ?, ?, ?, ?, ?)",
-        PLATFORM, token.id, token.id, role, token.name, tx.now,
+        token.platform, token.id, token.id if token.platform == HTTP else token.namespace, role,
+        token.name, tx.now,
     )  # fmt: skip
 
 
@@ -116,15 +119,17 @@ def revoke_token(tx: Transaction, name: str) -> Token | None:
 
     It is no principal from then on.
     """
-    sql = f"SELECT {_COLUMNS} FROM tokens WHERE revoked_at IS NULL AND (name = ? OR id = ?)"
-    row = tx.one(sql, name, name)
+    named = "id = ? OR (name = ? AND platform = ?)"  # the name of a session is not its own
+    sql = f"SELECT {_COLUMNS} FROM tokens WHERE revoked_at IS NULL AND ({named})"
+    row = tx.one(sql, name, name, HTTP)
     if row is None:
         return None
     token = _token(row)
     sql = "UPDATE tokens SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
     if not tx.run(sql, tx.now, token.id):
         return None
-    tx.run("DELETE FROM principals WHERE platform = ? AND user_id = ?", PLATFORM, token.id)
+    sql = "DELETE FROM principals WHERE platform = ? AND account = ?"
+    tx.run(sql, token.platform, token.id)
     return msgspec.structs.replace(token, revoked_at=tx.now)
 
 

@@ -170,7 +170,7 @@ def test_a_literal_key_is_refused_and_not_repeated(key):
          "line 2: runtime.when_busy: expected one of 'queue', 'interrupt', 'steer', 'reject'"),
         ("[runtime]\nwhen_busy_by_platform = { telgram = 'steer' }",
          "line 2: runtime.when_busy_by_platform.telgram: expected one of console, rpc, telegram, "
-         "http; did you mean telegram?"),
+         "http, web; did you mean telegram?"),
         ("[http]\nhost = '0.0.0.0'",
          "line 1: http: 0.0.0.0 can be reached from other machines; if that is intended, set "
          "public = true in [http]"),
