@@ -10,7 +10,7 @@ PIP := PIP_CACHE_DIR=$(CURDIR)/$(VENV)/cache PIP_DISABLE_PIP_VERSION_CHECK=1 $(B
 # Compiled modules are kept, whatever the environment says: the tests start Hermes a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test coverage processes-1 processes-2 runtime http unit campaigns benchmarks lint bench prove clean
+.PHONY: run test coverage processes-1 processes-2 runtime http browser unit campaigns benchmarks lint bench prove clean
 .DELETE_ON_ERROR:
 
 # ARGS are options and commands of hermes, as in: make run ARGS="setup"
@@ -20,7 +20,7 @@ run: $(VENV)/bot
 # Three groups at once, because each waits now and then; the longest first.
 test: $(VENV)/ready
 	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 3 \
-	  processes-1 processes-2 campaigns runtime unit http benchmarks lint
+	  processes-1 processes-2 campaigns browser runtime unit http benchmarks lint
 
 processes-1:
 	$(RUN) -m pytest tests/integration/[a-z]*/ \
@@ -35,6 +35,10 @@ runtime:
 
 http:
 	$(RUN) -m pytest tests/http
+
+# In Chromium: the one of the machine, or else one from npm in build/browser.
+browser:
+	$(RUN) -m pytest tests/browser
 
 unit:
 	$(RUN) -m pytest tests/contracts tests/unit --ignore=tests/unit/bench
