@@ -1,0 +1,10 @@
+// Texts of messages as DOM. The server parses Markdown; without its nodes a text is shown as it is.
+
+import { h } from "../lib/dom.js";
+import { build } from "../lib/nodes.js";
+
+/** Return the text of a row. */
+export function markdown(row) {
+  const nodes = row.nodes ?? [["p", [row.text ?? ""], { class: "plain" }]];
+  return h("div", { class: "markdown" }, build(nodes));
+}
