@@ -301,6 +301,8 @@ class Endpoint:
     """A struct with the query parameters."""
     result: Any = None
     """The type of the JSON result."""
+    media_types: tuple[str, ...] = ()
+    """Other types of content that it may answer with."""
     streams: bool = False
     """Whether it may answer with server-sent events."""
     events: tuple[Any, ...] = ()

@@ -15,7 +15,7 @@ from hermes.adapters.http.credentials import PLATFORM, new_id
 from hermes.adapters.http.endpoints import Call, Endpoint, json_response
 from hermes.adapters.http.errors import ApiError, not_found
 from hermes.adapters.jsonrpc.rows import to_row
-from hermes.messages import ConversationSettings, ConversationSummary
+from hermes.messages import ConversationSettings, ConversationSummary, SearchHit
 
 PATH = "/api/conversations"
 ONE = f"{PATH}/{{key}}"
@@ -179,23 +179,29 @@ async def search(call: Call) -> Response:
     hits = await call.runtime.api.search(
         query.q, prefixes=prefixes(call.caller), role=query.role, limit=query.limit
     )
-    if call.caller.token.keys and not call.caller.has_role("operator"):
-        visible = {hit.session_id: await _is_own(call, hit.session_id) for hit in hits}
-        hits = [hit for hit in hits if visible[hit.session_id]]
-    return json_response(t.SearchResult(hits))
+    sessions = {hit.session_id for hit in hits}
+    keys = {each: await _visible_key(call, each) for each in sessions}
+    narrow = call.caller.token.keys and not call.caller.has_role("operator")
+    found = [_found(hit, keys[hit.session_id]) for hit in hits]
+    return json_response(t.SearchResult([each for each in found if each.session_key or not narrow]))
 
 
 async def search_one(call: Call) -> Response:
     """Search the messages of one conversation."""
     key, query = resolve(call, call.path["key"]), call.query(t.SearchQuery)
     hits = await call.runtime.conversation(key).search(query.q, role=query.role, limit=query.limit)
-    return json_response(t.SearchResult(hits))
+    return json_response(t.SearchResult([_found(hit, key) for hit in hits]))
 
 
-async def _is_own(call: Call, session_id: str) -> bool:
+def _found(hit: SearchHit, key: str | None) -> t.FoundMessage:
+    return t.FoundMessage(**msgspec.structs.asdict(hit), session_key=key)
+
+
+async def _visible_key(call: Call, session_id: str) -> str | None:
+    """Return the session key of a session that the caller may use; None if there is none."""
     found = await call.runtime.admin.find(session_id)
-    owners: Iterable[str] = () if found is None else (*found.owners, *found.session_keys)
-    return any(is_visible(call.caller, key) for key in owners)
+    keys: Iterable[str] = () if found is None else (*found.session_keys, *found.owners)
+    return next((key for key in keys if is_visible(call.caller, key)), None)
 
 
 async def all_sessions(call: Call) -> Response:

@@ -150,6 +150,7 @@ def _responses(endpoint: Endpoint, refs: Mapping[str, JsonObject]) -> JsonObject
         content["application/json"] = {"schema": refs[_name(endpoint.result)]}
     elif not endpoint.events:
         content["application/json"] = {}
+    content |= {media_type: {} for media_type in endpoint.media_types}
     if endpoint.streams:
         events = [refs[_name(each)] for each in endpoint.events]
         described = "Server-sent events; the data of each is JSON."

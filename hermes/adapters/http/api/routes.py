@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from hermes.adapters.http.api import (
     approvals,
+    choices,
     conversations,
     edits,
+    exports,
     messages,
     operators,
     rpc,
@@ -16,12 +18,14 @@ from hermes.adapters.http.endpoints import Endpoint
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *conversations.ENDPOINTS,
+    *exports.ENDPOINTS,
     *events.ENDPOINTS,
     *multiplex.ENDPOINTS,
     *messages.ENDPOINTS,
     *edits.ENDPOINTS,
     *verbs.ENDPOINTS,
     *approvals.ENDPOINTS,
+    *choices.ENDPOINTS,
     *operators.ENDPOINTS,
     *rpc.ENDPOINTS,
 )

@@ -142,10 +142,16 @@ class SearchQuery(msgspec.Struct, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
 
 
+class FoundMessage(SearchHit, frozen=True, kw_only=True):
+    """A message that matches, and the conversation that it belongs to."""
+
+    session_key: str | None
+
+
 class SearchResult(msgspec.Struct):
     """Messages that match, best first."""
 
-    hits: list[SearchHit]
+    hits: list[FoundMessage]
 
 
 # Messages

@@ -33,8 +33,9 @@ export class List {
     this.note = h("p", { class: "list-note muted", role: "status" });
     this.shelf = button("Archive", { class: "quiet small", "aria-pressed": "false",
       onclick: () => this.showArchive(!this.archived) }, "archive", true);
+    this.bones = h("div", { "aria-hidden": "true" }, [1, 2, 3].map(() => h("div", { class: "skeleton" })));
     this.scroller = h("div", { class: "list-scroll", onscroll: () => this.more() },
-      this.items, this.hitsTitle, this.hits, this.note);
+      this.bones, this.items, this.hitsTitle, this.hits, this.note);
     this.element = h("nav", { class: "sidebar", "aria-label": "Conversations" },
       h("div", { class: "list-top" },
         button("New conversation", { class: "primary new", onclick: onNew, title: "New conversation (n)" }, "plus", true),
@@ -115,9 +116,7 @@ export class List {
     const empty = this.query ? "No title has these words." : this.archived ? "Nothing is archived."
       : "Your conversations will be listed here.";
     text(this.note, !this.known ? "" : shown.length || this.hits.firstChild ? "" : empty);
-    if (!this.known && !this.items.firstChild) {
-      this.items.append(...[1, 2, 3].map(() => h("li", { class: "skeleton", "aria-hidden": "true" })));
-    }
+    this.bones.hidden = this.known;
     this.hitsTitle.hidden = !this.hits.firstChild;
   }
 

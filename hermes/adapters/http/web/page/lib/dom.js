@@ -93,7 +93,7 @@ const ICONS = {
   live: "M3 12h4l3-8 4 16 3-8h4",
   menu: "M4 7h16M4 12h16M4 17h16",
   moon: "M20 14A8 8 0 0 1 10 4a8 8 0 1 0 10 10z",
-  more: "M5 12h.01M12 12h.01M19 12h.01",
+  more: "M5.5 12h.01M12 12h.01M18.5 12h.01",
   plus: "M12 5v14M5 12h14",
   queue: "M5 6h14M5 12h14M5 18h8",
   retry: "M20 12a8 8 0 1 1-2.5-5.8M20 4v5h-5",

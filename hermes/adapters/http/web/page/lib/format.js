@@ -1,7 +1,8 @@
 // Numbers and times as people read them. Times are seconds since 1970, as in the API.
 
-const locale = document.documentElement.lang || "en";
-const clock = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit" });
+// The texts of the page are English, so dates are, too: in the variant of the reader.
+const locale = navigator.languages.find((each) => each.startsWith("en")) ?? "en-GB";
+const clock = new Intl.DateTimeFormat(locale, { hour: "numeric", minute: "2-digit" });
 const exact = new Intl.DateTimeFormat(locale, { dateStyle: "full", timeStyle: "medium" });
 const short = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short" });
 const long = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short", year: "numeric" });
