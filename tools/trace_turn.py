@@ -66,7 +66,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "other SQL": ("store/conversations/", "store/records/"),
     "group commit": (
         "actors/kernel/", "store/actor.py", "store/async_store.py", "store/connection.py",
-        "store/files/", "store/group_commit.py", "store/transaction.py", "store/verbs.py",
+        "store/files/", "store/group_commit.py", "store/transaction.py", "store/verbs.py", "store/verb_kinds.py",
         "store/worker.py",
     ),
     "delivery": ("actors/delivery/", "outbound.py"),

@@ -16,7 +16,7 @@ from hermes.actors.compression.compressor import SessionCompressor
 from hermes.actors.delivery.questions import Questions
 from hermes.actors.event_bus import EventBus
 from hermes.actors.metrics import RuntimeMetrics
-from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
+from hermes.actors.rebuild import RebuildLog, RebuildPolicy, rebuild_reason
 from hermes.config import Config
 from hermes.errors import ActorStopped
 from hermes.protocols import AgentCatalog, Build, Describe, Store, Transcriber, TurnRuntime
@@ -26,6 +26,10 @@ from hermes.texts import ENGLISH, Texts
 
 def _cache_limits(config: Config) -> CacheLimits:
     return CacheLimits(config.max_agents, config.transcript_bytes)
+
+
+def _rebuild_log(context: RuntimeContext) -> RebuildLog:
+    return RebuildLog(context.wall, context.redact or str)
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -63,6 +67,10 @@ class RuntimeContext:
     """Questions for approval, and which of them were shown."""
     rebuild_policy: RebuildPolicy = rebuild_reason
     wall: Callable[[], float] = time.time
+    rebuilds: RebuildLog = attrs.field(
+        init=False, default=attrs.Factory(_rebuild_log, takes_self=True)
+    )
+    """Why the agents of conversations were built."""
 
     def stop_error(self) -> Exception:
         """Return the error for requests that will not be answered any more."""

@@ -62,6 +62,14 @@ class CommitTimes:
         found = (seconds for _, seconds, turn in reversed(self._recent) if turn == turn_id)
         return next(found, None)
 
+    def by_second(self, now: float, seconds: int) -> list[int]:
+        """Return how many commits ended in each of the last seconds, oldest first."""
+        counts = [0] * seconds
+        for ended, _, _ in self._recent:
+            if 0 <= (age := int(now - ended)) < seconds:
+                counts[seconds - 1 - age] += 1
+        return counts
+
     def latency(self, now: float) -> Latency:
         """Return the statistics."""
         since = now - WINDOW_SECONDS

@@ -48,6 +48,23 @@ from hermes.messages.inbox import (
     WhenBusy as WhenBusy,
     Withdrawn as Withdrawn,
 )
+from hermes.messages.live import (
+    CachedConversation as CachedConversation,
+    CostlySession as CostlySession,
+    CostsToday as CostsToday,
+    LaneRow as LaneRow,
+    LineageSession as LineageSession,
+    LiveActor as LiveActor,
+    LiveCounts as LiveCounts,
+    LiveLane as LiveLane,
+    LiveLease as LiveLease,
+    ModelCall as ModelCall,
+    Payer as Payer,
+    PromptDifference as PromptDifference,
+    Rebuild as Rebuild,
+    Replacement as Replacement,
+    StorePulse as StorePulse,
+)
 from hermes.messages.outbox import (
     InboxReply as InboxReply,
     Outbound as Outbound,

@@ -82,6 +82,8 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     requests: int
     largest_batch: int
     log_pages: int
+    flushes: int = 0
+    """Commits that waited for the disk."""
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):

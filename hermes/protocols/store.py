@@ -26,6 +26,7 @@ from hermes.messages import (
     SessionSummary,
     Skipped,
     StoredMessage,
+    StorePulse,
     StoreSnapshot,
     StoreStats,
     Title,
@@ -365,6 +366,10 @@ class Store(
 
     async def inspect(self) -> StoreSnapshot:
         """Return what an operator sees of the store."""
+        ...
+
+    async def pulse(self) -> StorePulse:
+        """Return what changes from second to second."""
         ...
 
     async def wait_hooks(self) -> None:

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
-from hermes.messages import ConversationSummary, ConversationView, KnownRows, LaneInfo, TurnUsage
+from hermes.messages import (
+    CachedConversation,
+    ConversationSummary,
+    ConversationView,
+    CostsToday,
+    KnownRows,
+    LaneInfo,
+    LaneRow,
+    LineageSession,
+    ModelCall,
+    Replacement,
+    StoredMessage,
+    TurnUsage,
+)
 
 
 class ViewStore(Protocol):
@@ -40,4 +53,34 @@ class ViewStore(Protocol):
 
     def outbox_lanes(self, limit: int = 200) -> Awaitable[list[LaneInfo]]:
         """Return the chats that have undelivered replies."""
+        ...
+
+    def costs_today(self) -> Awaitable[CostsToday]:
+        """Return what was spent since midnight, and by whom."""
+        ...
+
+    def lane_rows(
+        self, lane: str | None = None, *, after: int = 0, limit: int = 100
+    ) -> Awaitable[list[LaneRow]]:
+        """Return the undelivered replies of one lane or of all, and those given up today."""
+        ...
+
+    def session_family(self, session_key: str) -> Awaitable[list[LineageSession]]:
+        """Return the sessions of a key, those they came from, and those made from them."""
+        ...
+
+    def summary_rows(
+        self, session_id: str, *, limit: int = 200
+    ) -> Awaitable[tuple[Replacement, StoredMessage, list[StoredMessage]] | None]:
+        """Return what the summary of a session replaced, the summary, and the replaced rows."""
+        ...
+
+    def model_calls(
+        self, session_key: str, *, before: int | None = None, limit: int = 100
+    ) -> Awaitable[list[ModelCall]]:
+        """Return the model calls of a key's current conversation, the latest first."""
+        ...
+
+    def cached_conversations(self, limit: int = 100) -> Awaitable[list[CachedConversation]]:
+        """Return the conversations that called a model, and what came from caches."""
         ...

@@ -249,6 +249,7 @@ def _telemetry(
         prometheus_file=_prometheus_file(settings),
         adapters=lambda: {each.platform: each.problem or "running" for each in platforms},
         model=agent.model,
+        budgets=settings.agent.budgets,
         mcp_servers=agent.servers,
         dropped=logs.dropped,
         redact=redactor,

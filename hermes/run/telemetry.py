@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.background import open_background, set_event, start_soon
+from hermes.config import Budgets
 from hermes.errors import StoreFailed
 from hermes.events import (
     Envelope,
@@ -176,6 +177,8 @@ class Telemetry:
     """The URL of the HTTP server."""
     model: str | None = None
     """The model that answers."""
+    budgets: Budgets | None = None
+    """How much may be spent."""
     mcp_servers: Callable[[], Mapping[str, str]] = dict
     """Returns the state of each MCP server."""
     dropped: Callable[[], int] = int
@@ -239,7 +242,7 @@ class Telemetry:
 
     def show_settings(self, settings: Settings) -> None:
         """Show what has changed in the settings."""
-        self.model = settings.agent.model
+        self.model, self.budgets = settings.agent.model, settings.agent.budgets
 
     async def collect(self, runtime: Runtime) -> Metrics:
         """Return the current metrics."""
@@ -271,6 +274,7 @@ class Telemetry:
             started_at=self._started_at,
             models=self._histograms.models.models,
             model=self.model,
+            budgets=self.budgets,
             channels={name: redact(state) for name, state in self.adapters().items()},
             mcp_servers={name: redact(state) for name, state in self.mcp_servers().items()},
             spans_dropped=self._spans_dropped(),

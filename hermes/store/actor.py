@@ -107,7 +107,7 @@ class StoreActor:
         self._unindexed = trio.Event()
         set_event(self._unindexed)  # an earlier process may have left some
         self._forget_closed = cleanup.SteadyCleanup(clock)
-        self._commits = self._committed = self._largest = 0
+        self._commits = self._committed = self._largest = self._flushes = 0
         self._hooks = HookRunner(
             hooks,
             pending=self._pending_boundaries,
@@ -201,6 +201,7 @@ class StoreActor:
             requests=self._committed,
             largest_batch=self._largest,
             log_pages=self._connections.writer.db.log_pages,
+            flushes=self._flushes,
         )
 
     async def wait_hooks(self) -> None:
@@ -273,6 +274,7 @@ class StoreActor:
             lambda db: commit(db, self._clock, check, [each.transaction for each in writes]),
             lambda group: self._answer(writes, group),
         )
+        self._flushes += commit is commit_group
         if isinstance(group.stopped, StoreFailed):
             raise group.stopped
         if writer.db.checkpoint_due:

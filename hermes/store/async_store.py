@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hermes.background import cancel, open_background, protected, start_soon
 from hermes.config import MAX_WAL_BYTES, AttachmentLimits
 from hermes.errors import HermesError, StoreBusy, StoreFailed
-from hermes.messages import Attachment, Hooks, Imported, StoredFile, StoreSnapshot
+from hermes.messages import Attachment, Hooks, Imported, StoredFile, StorePulse, StoreSnapshot
 from hermes.store import connection
 from hermes.store.actor import MAX_WAITING, SWEEP_INTERVAL, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
@@ -29,6 +29,7 @@ from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.group_commit import read
 from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
 from hermes.store.maintenance import backups, imports, stats, transfer
+from hermes.store.records import live
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
 from hermes.store.worker import (
@@ -82,6 +83,19 @@ class Store(StoreActor, StoreVerbs):
             wal_limit=self._connections.writer.db.max_log_pages * connection.PAGE_SIZE,
         )
         return replace(found, health=health)
+
+    async def pulse(self) -> StorePulse:
+        """Return what changes from second to second; one transaction that reads open rows only."""
+        db, page = self._connections.writer.db, connection.PAGE_SIZE
+        counts, (wal, size) = await self.browse(lambda tx: (live.live_counts(tx), stats.files(tx)))
+        return StorePulse(
+            counts=counts,
+            writer=self.statistics(),
+            queue_limit=MAX_WAITING,
+            wal_bytes=wal,
+            wal_limit=db.max_log_pages * page,
+            database_bytes=size,
+        )
 
     async def vacuum(self) -> None:
         """Return free space to the file system; writes wait meanwhile."""

@@ -11,10 +11,7 @@ To add a verb, write a function that takes a `Transaction` and list it in `Store
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Coroutine, Generator
-from typing import Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Final
 
 from hermes.store import word_forms
 from hermes.store.attachments import rows as attachments, uploads
@@ -38,7 +35,9 @@ from hermes.store.maintenance import cleanup, stats, transfer
 from hermes.store.records import (
     access,
     branches,
+    family,
     key_value,
+    live,
     requests,
     settings,
     sign_ins,
@@ -48,173 +47,16 @@ from hermes.store.records import (
     views,
 )
 from hermes.store.responses import rows as responses
-from hermes.store.transaction import Transaction, Work
-
-P = ParamSpec("P")
-R = TypeVar("R")
-S = TypeVar("S")
-
-
-class SyncRunner(Protocol):
-    """How a synchronous store runs its verbs."""
-
-    def transact(self, work: Work[R], /) -> R: ...
-    def transact_unflushed(self, work: Work[R], /) -> R: ...
-    def transact_deferred(self, work: Work[R], /) -> R: ...
-    def transact_alone(self, work: Work[R], /) -> R: ...
-    def snapshot(self, work: Work[R], /) -> R: ...
-    def browse(self, work: Work[R], /) -> R: ...
-    def run_search(self, work: Work[R], /) -> R: ...
-    def run_chunked(self, chunks: Generator[Work[S], S, R], /) -> R: ...
-
-
-class AsyncRunner(Protocol):
-    """How an asynchronous store runs its verbs."""
-
-    def transact(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
-    def transact_unflushed(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
-    def transact_deferred(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
-    def transact_alone(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
-    def snapshot(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
-    def browse(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
-    def run_search(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
-    def run_chunked(self, chunks: Generator[Work[S], S, R], /) -> Coroutine[object, object, R]: ...
-
-
-class _Verb(Generic[P, R]):
-    """Descriptor: a store function as a method of a store.
-
-    The method is created when a store is first asked for it, and cached in the store.
-    """
-
-    def __init__(self, function: Callable[..., object]) -> None:
-        self.__doc__ = function.__doc__
-        self.__module__ = function.__module__
-        self._name = function.__name__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, store: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, store: SyncRunner, owner: type) -> Callable[P, R]: ...
-    @overload
-    def __get__(
-        self, store: AsyncRunner, owner: type
-    ) -> Callable[P, Coroutine[object, object, R]]: ...
-    def __get__(self, store: SyncRunner | AsyncRunner | None, owner: type) -> object:
-        if store is None:
-            return self
-        method = self._bind(store)
-        method.__doc__ = self.__doc__
-        method.__module__ = self.__module__
-        method.__name__ = self._name
-        method.__qualname__ = f"{owner.__qualname__}.{self._name}"
-        vars(method)["__signature__"] = self.signature
-        vars(store)[self._name] = method
-        return method
-
-    @functools.cached_property
-    def signature(self) -> inspect.Signature:
-        """The signature of the method."""
-        raise NotImplementedError
-
-    def _bind(self, store: SyncRunner | AsyncRunner) -> Callable[P, object]:
-        raise NotImplementedError
-
-
-class _TransactionVerb(_Verb[P, R]):
-    """A verb that runs in one transaction, which is the first parameter of its function."""
-
-    def __init__(self, function: Callable[Concatenate[Transaction, P], R]) -> None:
-        super().__init__(function)
-        self._function = function
-
-    @functools.cached_property
-    def signature(self) -> inspect.Signature:
-        whole = inspect.signature(self._function)
-        return whole.replace(parameters=[*whole.parameters.values()][1:])
-
-    def _bind(self, store: SyncRunner | AsyncRunner) -> Callable[P, object]:
-        function, run = self._function, self._runner_of(store)
-
-        def method(*args: P.args, **kwargs: P.kwargs) -> object:
-            return run(lambda tx: function(tx, *args, **kwargs))
-
-        return method
-
-    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
-        raise NotImplementedError
-
-
-class writes(_TransactionVerb[P, R]):  # noqa: N801 - read as a word in the list below
-    """A verb that writes; many are committed together."""
-
-    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
-        return store.transact
-
-
-class unflushed(_TransactionVerb[P, R]):  # noqa: N801
-    """A verb whose effect may be lost if the machine fails, but not if the process is killed."""
-
-    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
-        return store.transact_unflushed
-
-
-class deferred(_TransactionVerb[P, R]):  # noqa: N801
-    """A verb whose effect is stored with the next one of others, or without a flush soon after."""
-
-    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
-        return store.transact_deferred
-
-
-class alone(_TransactionVerb[P, R]):  # noqa: N801
-    """A verb that writes for long, and is committed by itself."""
-
-    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
-        return store.transact_alone
-
-
-class reads(_TransactionVerb[P, R]):  # noqa: N801
-    """A verb that only reads."""
-
-    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
-        return store.snapshot
-
-
-class browses(_TransactionVerb[P, R]):  # noqa: N801
-    """A verb that only reads, and may read much; it does not delay other reads."""
-
-    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
-        return store.browse
-
-
-class searches(_TransactionVerb[P, R]):  # noqa: N801
-    """A verb that reads the search index, after it was brought up to date."""
-
-    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
-        return store.run_search
-
-
-class chunked(_Verb[P, R], Generic[P, S, R]):  # noqa: N801
-    """A verb too long for one transaction: a generator of work, each piece in its own."""
-
-    def __init__(self, function: Callable[P, Generator[Work[S], S, R]]) -> None:
-        super().__init__(function)
-        self._function = function
-
-    @functools.cached_property
-    def signature(self) -> inspect.Signature:
-        return inspect.signature(self._function)
-
-    def _bind(self, store: SyncRunner | AsyncRunner) -> Callable[P, object]:
-        function, run = self._function, store.run_chunked
-
-        def method(*args: P.args, **kwargs: P.kwargs) -> object:
-            return run(function(*args, **kwargs))
-
-        return method
+from hermes.store.verb_kinds import (
+    alone,
+    browses,
+    chunked,
+    deferred,
+    reads,
+    searches,
+    unflushed,
+    writes,
+)
 
 
 class StoreVerbs:
@@ -321,6 +163,12 @@ class StoreVerbs:
     conversation_stamps: Final = reads(views.conversation_stamps)
     usage_by_turn: Final = browses(views.usage_by_turn)
     outbox_lanes: Final = browses(views.outbox_lanes)
+    costs_today: Final = browses(live.costs_today)
+    lane_rows: Final = browses(live.lane_rows)
+    session_family: Final = browses(family.session_family)
+    summary_rows: Final = browses(family.summary_rows)
+    model_calls: Final = browses(family.model_calls)
+    cached_conversations: Final = browses(family.cached_conversations)
 
     begin_once: Final = writes(tool_records.begin_once)
     end_once: Final = writes(tool_records.end_once)

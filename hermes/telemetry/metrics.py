@@ -11,6 +11,7 @@ import msgspec
 
 import hermes
 from hermes.actors.runtime import Runtime
+from hermes.config import Budgets
 from hermes.messages import OutboxStats, StoreStats
 from hermes.telemetry.model_health import ModelHealth
 
@@ -112,6 +113,8 @@ class HostStatus(msgspec.Struct, frozen=True, kw_only=True):
     models: list[ModelHealth]
     model: str | None = None
     """The configured model."""
+    budgets: Budgets | None = None
+    """How much may be spent; null if the host has not said."""
     channels: dict[str, str] = {}
     """The state of each platform: "running", or why it receives nothing."""
     mcp_servers: dict[str, str] = {}

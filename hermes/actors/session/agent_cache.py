@@ -61,8 +61,8 @@ class AgentCache:
     """
 
     __slots__ = (
-        "_agent", "_baselines", "_context", "_lost", "_may_abandon", "_snapshot", "_transcripts",
-        "builds", "counted", "measured",
+        "_agent", "_baselines", "_context", "_lost", "_may_abandon", "_snapshot", "_spec",
+        "_transcripts", "builds", "counted", "measured",
     )  # fmt: skip
 
     def __init__(self, context: RuntimeContext) -> None:
@@ -71,6 +71,8 @@ class AgentCache:
         self._may_abandon: SupportsAbandon | None = None
         """The agent, if it may leave work behind. The check is too slow for every turn."""
         self._snapshot: Snapshot | None = None
+        self._spec: AgentSpec | None = None
+        """What the last agent was built from, also after it was dropped."""
         self._lost: BuildReason = "cold"
         self._baselines: OrderedDict[str, Head] | None = None
         self._transcripts: OrderedDict[str, CachedTranscript] | None = None
@@ -125,6 +127,9 @@ class AgentCache:
             raise TypeError(f"build_agent returned {agent!r}, which has no run(turn)")
         self._use(Snapshot(agent, spec.signature, head.message_count, head.session_id))
         self._context.metrics.builds[reason] += 1
+        if self._spec is not None:
+            self._context.rebuilds.add(self._spec, spec, head, reason)
+        self._spec = spec
         others = {each: n for each, n in self.builds.items() if each != reason}
         self.builds = {**others, reason: self.builds.get(reason, 0) + 1}  # the latest comes last
         return agent

@@ -110,7 +110,7 @@ def health_of(
         states=_states(supervisor),
         store=None if stored is None else stored.health,
         lanes=() if stored is None else stored.lanes,
-        cache=_cache(context, statistics),
+        cache=cache_of(context, statistics.agents, statistics.transcript_bytes),
         admission=None if admission is None else admission.health(),
         events=EventHealth(published=bus.seq, subscribers=bus.subscribers, lost=bus.lost),
     )
@@ -127,18 +127,19 @@ def _state(actor: SessionActor) -> ActorState:
     return "waiting" if actor.inbox.waiting else "idle"
 
 
-def _cache(context: RuntimeContext, statistics: RuntimeStatistics) -> CacheHealth:
-    spending = statistics.spending
-    hits, misses = statistics.reuses, sum(statistics.builds.values())
+def cache_of(context: RuntimeContext, agents: int, transcript_bytes: int) -> CacheHealth:
+    """Return what conversations keep in memory, and how often that was reused."""
+    metrics, spending = context.metrics, context.metrics.spending
+    hits, misses = metrics.reuses, sum(metrics.builds.values())
     return CacheHealth(
-        agents=statistics.agents,
+        agents=agents,
         agent_limit=context.config.max_agents,
-        transcript_bytes=statistics.transcript_bytes,
+        transcript_bytes=transcript_bytes,
         transcript_limit=context.config.transcript_bytes,
         hits=hits,
         misses=misses,
         hit_rate=_share(hits, misses),
-        rebuilds=dict(statistics.builds),
+        rebuilds=dict(metrics.builds),
         cached_token_share=_share(spending.cached_tokens, spending.input_tokens),
     )
 

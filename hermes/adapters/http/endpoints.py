@@ -23,6 +23,7 @@ from hermes.actors.runtime import Runtime
 from hermes.adapters.http.access.logins import Logins
 from hermes.adapters.http.access.requests import OpenRequest, OpenRequests
 from hermes.adapters.http.access.tickets import Tickets
+from hermes.adapters.http.api.live.feed import LiveFeed
 from hermes.adapters.http.api.streams.hub import Hub
 from hermes.adapters.http.config import HttpConfig
 from hermes.adapters.http.credentials import Caller
@@ -45,6 +46,11 @@ MAX_DEPTH = 100
 """Levels of arrays and objects in a body."""
 
 
+def _live(services: Services) -> LiveFeed:
+    host_status = services.collected.host_status
+    return LiveFeed(services.runtime, services.nursery, token_hex(8), lambda: host_status().budgets)
+
+
 @attrs.frozen(kw_only=True)
 class Services:
     """What endpoints share."""
@@ -60,10 +66,14 @@ class Services:
     """Set when the server stops: streams end."""
     reading: set[trio.CancelScope] = attrs.Factory(set)
     """Waits for bodies, which `stop` ends."""
+    collected: Collected
+    """Returns the metrics of the runtime, and the state of its host."""
     hub: Hub = attrs.Factory(
         lambda self: Hub(self.runtime, self.nursery, token_hex(8)), takes_self=True
     )
     """Serves event streams."""
+    live: LiveFeed = attrs.Factory(_live, takes_self=True)
+    """Serves the live view."""
     readiness: Readiness = attrs.Factory(Readiness)
     logins: Logins = attrs.Factory(
         lambda self: Logins(self.runtime.api.find_token, self.runtime.api.valid_digests),
@@ -82,8 +92,6 @@ class Services:
     """How often requests repeated earlier ones; `/metrics` shows them."""
     answered: Counter[tuple[str, int | str]] = attrs.Factory(Counter)
     """Requests by route and status."""
-    collected: Collected
-    """Returns the metrics of the runtime, and the state of its host."""
 
     def stop(self) -> None:
         """End the streams, and refuse the requests that have not arrived: the server stops."""
@@ -92,6 +100,7 @@ class Services:
             cancel(scope)
         self.logs.stop()
         self.hub.close()
+        self.live.close()
 
     @property
     def process(self) -> str:

@@ -86,14 +86,14 @@ def spent(tx: Transaction, session_id: str, platform: str, user_id: str | None) 
     by_payer = f"{_TODAY} AND payer = ?"
     return CostTotals(
         _total(tx, by_lineage, *ids),
-        _total(tx, by_payer, *_today(tx.now), payer_of(platform, user_id)),
+        _total(tx, by_payer, *today(tx.now), payer_of(platform, user_id)),
         spent_today(tx),
     )
 
 
 def spent_today(tx: Transaction) -> float:
     """Return the total cost of today, in local time."""
-    return _total(tx, _TODAY, *_today(tx.now))
+    return _total(tx, _TODAY, *today(tx.now))
 
 
 def _total(tx: Transaction, sql: str, *values: Value) -> float:
@@ -101,7 +101,7 @@ def _total(tx: Transaction, sql: str, *values: Value) -> float:
     return 0.0 if row is None else float(row[0])
 
 
-def _today(now: float) -> tuple[float, float]:
+def today(now: float) -> tuple[float, float]:
     """Return the start and the end of the day in local time."""
     midnight = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight.timestamp(), (midnight + timedelta(days=1)).timestamp()

@@ -46,6 +46,13 @@ def snapshot(tx: Transaction) -> StoreSnapshot:
     return StoreSnapshot(counts=facts(tx), health=_sizes(tx), lanes=tuple(views.outbox_lanes(tx)))
 
 
+def files(tx: Transaction) -> tuple[int, int]:
+    """Return the sizes of the write-ahead log and of the database, in bytes."""
+    page_size, pages = (tx.all(f"PRAGMA {name}")[0][0] for name in ("page_size", "page_count"))
+    path = Path(tx.db.filename)
+    return _size(path.with_name(f"{path.name}-wal")), page_size * pages
+
+
 def _sizes(tx: Transaction) -> StoreHealth:
     total, ended, unindexed, conversations = tx.all(
         "SELECT (SELECT count(*) FROM sessions), "

@@ -13,6 +13,7 @@ from hermes.adapters.http.api import (
     rpc,
     verbs,
 )
+from hermes.adapters.http.api.live import routes as live
 from hermes.adapters.http.api.streams import events, multiplex
 from hermes.adapters.http.endpoints import Endpoint
 
@@ -27,5 +28,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *approvals.ENDPOINTS,
     *choices.ENDPOINTS,
     *operators.ENDPOINTS,
+    *live.ENDPOINTS,
     *rpc.ENDPOINTS,
 )

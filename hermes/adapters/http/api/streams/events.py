@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import msgspec
 import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from hermes.adapters.http.api.live.types import LiveSnapshot
 from hermes.adapters.http.api.names import is_visible, prefixes, resolve
 from hermes.adapters.http.api.streams.channels import Channel, Entry, Listener, frame
 from hermes.adapters.http.api.streams.hub import Conversation, Hub
@@ -55,12 +58,15 @@ class EventStream(Response):
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body"})
             return
-        with self.hub.listening(self._channel) as listener, trio.CancelScope() as connected:
+        with self._listening() as listener, trio.CancelScope() as connected:
             async with open_background() as background:
                 start_soon(background, _watch, receive, connected)
                 await self._send_events(send, listener)
         if not connected.cancel_called:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _listening(self) -> AbstractContextManager[Listener]:
+        return self.hub.listening(self._channel)
 
     async def _send_events(self, send: Send, listener: Listener) -> None:
         channel, is_new = self._channel, True
@@ -98,7 +104,7 @@ class EventStream(Response):
         del entry
         return True
 
-    async def _reset(self) -> Snapshot | ListSnapshot | None:
+    async def _reset(self) -> Snapshot | ListSnapshot | LiveSnapshot | None:
         """Return the state from which the events go on; None if the server ends."""
         raise NotImplementedError
 

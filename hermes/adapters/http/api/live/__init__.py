@@ -1,0 +1,1 @@
+"""The live view of operators: a stream of what changes, and details on demand."""
