@@ -66,8 +66,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "other SQL": ("store/conversations/", "store/records/"),
     "group commit": (
         "actors/kernel/", "store/actor.py", "store/async_store.py", "store/connection.py",
-        "store/files/", "store/group_commit.py", "store/transaction.py", "store/verbs.py", "store/verb_kinds.py",
-        "store/worker.py",
+        "store/files/", "store/group_commit.py", "store/transaction.py", "store/verbs.py",
+        "store/verb_kinds.py", "store/worker.py",
     ),
     "delivery": ("actors/delivery/", "outbound.py"),
     "admission": ("actors/admission/",),
