@@ -21,7 +21,6 @@ from hermes.messages import Attachment, Hooks, Imported, StoredFile, StorePulse,
 from hermes.store import connection
 from hermes.store.actor import MAX_WAITING, SWEEP_INTERVAL, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
-from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
 from hermes.store.files import blob_reading, blobs, file_lock
 from hermes.store.files.guard import FileGuard
@@ -31,6 +30,7 @@ from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
 from hermes.store.maintenance import backups, imports, stats, transfer
 from hermes.store.records import live
 from hermes.store.transaction import Clock, Work
+from hermes.store.verb_kinds import Chunked
 from hermes.store.verbs import StoreVerbs
 from hermes.store.worker import (
     Connections,

@@ -17,12 +17,12 @@ from hermes.errors import ActorStopped
 from hermes.messages import Attachment, Imported, StoredFile
 from hermes.store import connection, word_forms
 from hermes.store.attachments import rows as attachments, sweep
-from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
 from hermes.store.files import blob_reading, blobs, file_lock
 from hermes.store.group_commit import commit_one, read, run_outside
 from hermes.store.maintenance import backups, imports, transfer
 from hermes.store.transaction import Clock, Work
+from hermes.store.verb_kinds import Chunked
 from hermes.store.verbs import StoreVerbs
 
 log: Final = logging.getLogger(__name__)

@@ -15,13 +15,13 @@ from typing import TypeVar
 from hermes.config import data_path
 from hermes.errors import StoreInUse, StoreRefused
 from hermes.store import connection, schema
-from hermes.store.chunked import Chunked
 from hermes.store.cli.read_only import ReadOnlyStore, is_read_only, read_version, refusal
 from hermes.store.files import file_lock, runtime_lock
 from hermes.store.files.blobs import BlobFolder
 from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.sync_store import SessionStore
 from hermes.store.transaction import Work
+from hermes.store.verb_kinds import Chunked
 
 R = TypeVar("R")
 S = TypeVar("S")
