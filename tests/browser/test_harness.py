@@ -22,7 +22,7 @@ def test_what_a_page_must_not_do_is_noticed(new_context, web, problems):
     page = new_context().new_page()
     problems.expect("40[14]")  # nobody is signed in
     page.goto(web.url)
-    problems.expect("script-src", "TrustedHTML|trusted-types", "inline script", "on purpose")
+    problems.expect("script-src", "requires 'Trusted|trusted-types", "inline script", "on purpose")
     page.evaluate("setTimeout(() => { throw new Error('on purpose') })")
     page.evaluate("""() => {
       const script = document.createElement("script");
