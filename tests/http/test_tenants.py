@@ -53,6 +53,33 @@ async def test_no_endpoint_gives_or_changes_anything_of_another_tenant(server):
     assert await facts_of(ann) == before
 
 
+@pytest.mark.parametrize(
+    ("owner", "other"), [("token", "person"), ("person", "token"), ("person", "person")]
+)
+async def test_people_at_the_page_and_tokens_are_apart(server, owner, other):
+    """Also if a person and a token have the same name. `/v1` is closed to people."""
+    tenants = []
+    for kind, word in ((owner, CANARY), (other, "bob")):
+        if kind == "person":
+            tenants.append(await Tenant.signed_in(server, word))
+        else:
+            secret = await new_token(server.runtime, f"usr_{word}")
+            tenants.append(await Tenant.prepare(server, secret, word))
+    ann, bob = tenants
+    before = await facts_of(ann)
+    for endpoint in sorted(ENDPOINTS, key=lambda each: each.method != "GET"):
+        closed = other == "person" and endpoint.role and not endpoint.path.startswith("/api/")
+        if endpoint.path == "/api/sign-out":
+            continue
+        for case in CASES[name_of(endpoint)](ann, bob.key):
+            status, body = await send(bob.client, endpoint, case)
+            what = f"{endpoint.method} {case.url}: {status} {body[:300]}"
+            assert status in ({401} if closed else case.expected(endpoint)), what
+            for secret in ann.secrets():
+                assert secret in case.sent() or secret not in body, what
+    assert await facts_of(ann) == before
+
+
 async def test_no_change_of_another_tenant_reaches_the_store(server):
     """Each request that could change something; whatever changes is of the one who sent it."""
     ann = await Tenant.prepare(server, server.secret, CANARY)

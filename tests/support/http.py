@@ -12,6 +12,7 @@ import trio
 from hermes import open_runtime
 from hermes.adapters.http import HttpConfig, serve_http
 from hermes.adapters.http.credentials import digest_of, new_id, new_secret
+from hermes.adapters.http.web.people import OPERATOR
 from hermes.messages import Token
 
 
@@ -29,6 +30,15 @@ async def new_token(runtime, name="ann", *, roles=("user",), namespace=None, key
     )  # fmt: skip
     await runtime.api.add_token(token, digest_of(secret))
     return secret
+
+
+async def sign_in(server, client, person=OPERATOR):
+    """Sign in with a one-time token, and return who is signed in."""
+    token = new_secret("hml_")
+    await server.runtime.api.add_sign_in(digest_of(token), person)
+    answer = await client.post("/api/sign-in", json={"token": token})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 @attrs.frozen
@@ -52,6 +62,13 @@ class Server:
     def http(self, secret=None, **options):
         """An HTTP client that sends the token."""
         headers = {"Authorization": f"Bearer {secret or self.secret}"}
+        client = httpx2.AsyncClient(base_url=self.url, headers=headers, **options)
+        self._clients.append(client.aclose)
+        return client
+
+    def browser(self, **options):
+        """A client that keeps cookies and says what the page's requests say, without a token."""
+        headers = {"Origin": self.url, "Sec-Fetch-Site": "same-origin"}
         client = httpx2.AsyncClient(base_url=self.url, headers=headers, **options)
         self._clients.append(client.aclose)
         return client

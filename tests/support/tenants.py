@@ -9,7 +9,9 @@ import attrs
 import trio
 
 from hermes.events import ApprovalAsked
+from hermes.messages import Person
 from hermes.testing import inspect
+from tests.support.http import sign_in
 
 CANARY = "canary7f3a"
 STREAM_SECONDS = 0.2
@@ -71,6 +73,7 @@ class Tenant:
     message: int
     row: int
     approval: int
+    web_session: str = "web_none"
 
     @classmethod
     async def prepare(cls, server, secret, word):
@@ -82,6 +85,32 @@ class Tenant:
         items = (await client.get(f"/v1/conversations/{conversation}/items")).json()
         upload = {"file": (f"{word}.txt", word.encode()), "purpose": (None, "user_data")}
         file = (await client.post("/v1/files", files=upload)).json()
+        return cls(
+            response=response["id"],
+            conversation=conversation,
+            item=items["data"][0]["id"],
+            file=file["id"],
+            **await cls._conversation(client, word),
+        )
+
+    @classmethod
+    async def signed_in(cls, server, word):
+        """Create what somebody has who is signed in to the page, to whom `/v1` is closed."""
+        client = server.browser(timeout=60)
+        person = Person(namespace=f"usr_{word}", name=word, role="user")
+        session = await sign_in(server, client, person)
+        return cls(
+            response=f"resp_{word}",
+            conversation=f"conv_{word}",
+            item=f"msg_{word}",
+            file=f"file_{word}",
+            web_session=session["id"],
+            **await cls._conversation(client, word),
+        )
+
+    @staticmethod
+    async def _conversation(client, word):
+        """Create a conversation of /api, and return what belongs to it."""
         created = await client.post("/api/conversations", json={"title": f"about {word}"})
         key = created.json()["session_key"]
         url = f"/api/conversations/{quote(key, safe='')}"
@@ -90,26 +119,22 @@ class Tenant:
         upload = {"file": (f"{word}.txt", f"attached {word}".encode())}
         attached = (await client.post(f"{url}/files", files=upload)).json()
         [approval] = (await client.get(f"{url}/approvals")).json()["approvals"]
-        return cls(
-            client=client,
-            word=word,
-            response=response["id"],
-            conversation=conversation,
-            item=items["data"][0]["id"],
-            file=file["id"],
-            key=key,
-            attached=attached["parts"][0]["file"],
-            session=sent["session_id"],
-            message=sent["message_id"],
-            row=rows[0]["id"],
-            approval=approval["approval_id"],
-        )
+        return {
+            "client": client,
+            "word": word,
+            "key": key,
+            "attached": attached["parts"][0]["file"],
+            "session": sent["session_id"],
+            "message": sent["message_id"],
+            "row": rows[0]["id"],
+            "approval": approval["approval_id"],
+        }
 
     def secrets(self):
         """What nobody else may see."""
         return [
             self.word, self.response, self.conversation, self.item, self.file, self.attached,
-            self.key, quote(self.key, safe=""), self.session,
+            self.key, quote(self.key, safe=""), self.session, self.web_session,
         ]  # fmt: skip
 
     def url(self, key=None):
@@ -390,6 +415,24 @@ CASES = {
     "POST /hooks/{name}": lambda _ann, _own: [Case(url="/hooks/none", json={})],
     "GET /healthz": _nothing("/healthz"),
     "GET /readyz": _nothing("/readyz"),
+    "POST /api/sign-in": lambda _ann, _own: [
+        Case(url="/api/sign-in", json={"token": "x"}, status=frozenset({403}))
+    ],
+    "POST /api/sign-out": _nothing("/api/sign-out"),
+    "GET /api/me": _nothing("/api/me"),
+    "POST /api/access-requests": lambda _ann, _own: [
+        Case(url="/api/access-requests", json={"name": ""}, status=frozenset({400}))
+    ],
+    "POST /api/access-requests/check": lambda _ann, _own: [
+        Case(url="/api/access-requests/check", json={"request": "x"})
+    ],
+    "GET /api/web-sessions": _nothing("/api/web-sessions"),
+    "DELETE /api/web-sessions/{session_id}": lambda ann, _own: [
+        Case(url=f"/api/web-sessions/{ann.web_session}")
+    ],
+    "POST /api/sign-in-links": lambda _ann, _own: [
+        Case(url="/api/sign-in-links", status=frozenset({201, 403}))
+    ],
     "GET /": _nothing("/"),
     "GET /page/{digest}/{name:path}": lambda _ann, _own: [Case(url="/page/x/main.js")],
     "GET /api/usage": _nothing("/api/usage"),

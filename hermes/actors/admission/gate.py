@@ -26,6 +26,7 @@ from hermes.messages import (
 from hermes.outbound import outbox_rows
 from hermes.protocols import Store
 from hermes.sanitize import scrub
+from hermes.session_keys import WEB_PLATFORM
 from hermes.texts import ENGLISH, Texts
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -148,14 +149,18 @@ class Admission:
             log.info("refused %d messages of unknown senders, last %s", self._refused.left, sender)
             self._refused.left = 0
 
+    def offers_pairing(self, source: Source) -> bool:
+        """Whether an unknown sender may get a code with which an operator can let it in."""
+        rules = self._access.rules_of(source)
+        return rules is not None and rules.pairing is not False
+
     async def _refuse_unknown(self, inbound: Inbound) -> NoReturn:
         """Offer a pairing code in a direct message, if the rules allow it; else stay silent."""
         source = inbound.source
         self._refusals += 1
         self._log_unknown(source)
-        rules = self._access.rules_of(source)
-        offered = rules is not None and rules.pairing is not False
-        if offered and source.chat_type == "dm" and principal_of(source) is not None:
+        direct = source.chat_type == "dm" and source.platform != WEB_PLATFORM
+        if direct and principal_of(source) is not None and self.offers_pairing(source):
             await self._offer_pairing(source, inbound.session_key)
         raise NotAdmitted(self._texts.unknown_sender)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import secrets
 
 from hermes.actors.admission.pairing import display_name, new_code
+from hermes.actors.context import RuntimeContext
 from hermes.actors.supervisor import Supervisor
+from hermes.errors import NotAdmitted
 from hermes.messages import Person, Source, Token
 from hermes.sanitize import scrub
 from hermes.session_keys import WEB_PLATFORM, session_key
@@ -14,7 +16,8 @@ from hermes.session_keys import WEB_PLATFORM, session_key
 class ApiSignIns:
     """One-time tokens with which people sign in, and people who ask for access with a code."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, context: RuntimeContext, supervisor: Supervisor) -> None:
+        self._context = context
         self._supervisor = supervisor
 
     async def add_sign_in(self, digest: str, person: Person) -> None:
@@ -36,12 +39,16 @@ class ApiSignIns:
     async def request_access(self, user_id: str, name: str) -> str | None:
         """Return a code with which an operator can let in somebody who has no session.
 
-        Returns None if too many people have asked recently.
+        Returns None if too many people have asked recently. Raises `NotAdmitted` if nobody is let
+        in by code.
         """
         source = Source(
             platform=WEB_PLATFORM, chat_id=user_id, user_id=user_id,
             user_name=display_name(scrub(name)),
         )  # fmt: skip
+        admission = self._context.admission
+        if admission is not None and not admission.offers_pairing(source):
+            raise NotAdmitted("nobody is let in by a code here")
         code = new_code()
         stored = await self._supervisor.store.request_pairing(
             source, session_key(source), code, salt=secrets.token_hex(16)

@@ -28,7 +28,7 @@ from hermes.adapters.http.openai import files, models
 from hermes.adapters.http.openai.chat import routes as chat
 from hermes.adapters.http.openai.responses import conversations, routes as responses, streams
 from hermes.adapters.http.turns.logs import TurnLogs, catch_up, check_ends
-from hermes.adapters.http.web import assets
+from hermes.adapters.http.web import assets, sign_in
 from hermes.background import open_background, start_soon
 from hermes.errors import NotAdmitted
 from hermes.telemetry.collecting import Collected, collecting
@@ -44,6 +44,7 @@ _DESCRIBED: tuple[Endpoint, ...] = (
     *models.ENDPOINTS,
     *files.ENDPOINTS,
     *API,
+    *sign_in.ENDPOINTS,
     *conversation_files.ENDPOINTS,
     *metrics.ENDPOINTS,
     *health.ENDPOINTS,
@@ -78,6 +79,7 @@ async def open_app(
             collected=collected or collecting(runtime),
         )
         await runtime.api.record_process(services.process)
+        await runtime.api.clear_sign_ins()
         start_soon(background, _beat, services)
         start_soon(background, _end_with_runtime, services)
         start_soon(background, services.requests.watch)
@@ -205,11 +207,12 @@ class _Path:
             await _respond(endpoint, call, send)
             return
         logins, verify = self._services.logins, None
-        caller = logins.known(scope) if endpoint.checks_token else None
+        cookies = self._path.startswith("/api/")
+        caller = logins.known(scope, cookies=cookies) if endpoint.checks_token else None
         if caller is None:
-            caller = await logins.caller(scope)
+            caller = await logins.caller(scope, cookies=cookies)
         else:
-            verify = partial(logins.caller, scope)
+            verify = partial(logins.caller, scope, cookies=cookies)
         set_replaceable(scope, False)
         if not caller.has_role(endpoint.role):
             text = f"The token does not have the role {endpoint.role!r}."

@@ -32,6 +32,7 @@ from hermes.adapters.http.health.readiness import Readiness
 from hermes.adapters.http.hooks.registry import Hook, open_hooks
 from hermes.adapters.http.turns.logs import TurnLogs
 from hermes.adapters.http.turns.recording import Recorder
+from hermes.adapters.http.web.people import Visitors
 from hermes.background import cancel, set_event
 from hermes.telemetry.collecting import Collected
 from hermes.user_code import contained
@@ -84,6 +85,7 @@ class Services:
     )
     hooks: Mapping[str, Hook] = attrs.Factory(lambda self: open_hooks(self.config), takes_self=True)
     tickets: Tickets = attrs.Factory(Tickets)
+    visitors: Visitors = attrs.Factory(Visitors)
     recorder: Recorder = attrs.Factory(lambda self: Recorder(self.runtime.api), takes_self=True)
     """Records what clients have seen of responses that run."""
     following: WeakValueDictionary[str, trio.Lock] = attrs.Factory(WeakValueDictionary)

@@ -1,7 +1,7 @@
-"""Bearer tokens of requests, and the limit on failed attempts.
+"""Bearer tokens and session cookies of requests, and the limit on failed attempts.
 
 A secret has 256 random bits: nobody guesses one. The limit keeps wrong ones from occupying the
-store. Only the header `Authorization` is considered, no cookie and no query parameter.
+store. A query parameter is never considered, and a cookie for `/api` only.
 """
 
 from __future__ import annotations
@@ -10,23 +10,26 @@ import ipaddress
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import trio
 from starlette.types import Scope
 
 from hermes.actors.admission.rate_limit import RateLimiter
+from hermes.adapters.http.access.cookies import expired_cookie, session_secret
 from hermes.adapters.http.credentials import Caller, digest_of
 from hermes.adapters.http.errors import ApiError
 from hermes.background import holding
 from hermes.config import RateLimit
 from hermes.messages import Token
+from hermes.session_keys import API_PLATFORM, WEB_PLATFORM
 
 FAILED = RateLimit(per_minute=10, burst=20)
 """Failed attempts of one address."""
 REMEMBERED = 10_000
 """Addresses with attempts, and tokens that were valid."""
 MAX_SECRET = 200
+NOT_VALID = "The bearer token is not valid"
 NETWORK_BITS = 64
 """An IPv6 client has a whole network of addresses."""
 MAPPED = "::ffff:"
@@ -34,6 +37,7 @@ MAPPED = "::ffff:"
 LIST_SECONDS = 1.0
 """How long the list of valid tokens is used."""
 
+T = TypeVar("T")
 Find: TypeAlias = Callable[[str], Awaitable[Token | None]]
 Digests: TypeAlias = Callable[[], Awaitable[list[str]]]
 
@@ -58,41 +62,62 @@ class Logins:
         self.failures: int = 0
         """Failed attempts since the start."""
 
-    def known(self, scope: Scope) -> Caller | None:
+    def known(self, scope: Scope, *, cookies: bool = False) -> Caller | None:
         """Return the holder of a token that was valid before; whether it still is, is not checked.
 
         Only for requests that the store checks: nothing is done for one whose token is not valid.
         """
-        secret = _secret(scope)
+        platform, secret = _given(scope, cookies=cookies)
         token = None if secret is None else self._known.get(digest_of(secret))
-        return None if token is None else Caller(token)
+        return None if token is None or token.platform != platform else Caller(token)
 
-    async def caller(self, scope: Scope) -> Caller:
-        """Return the holder of the token. Raises `ApiError` if it has none that is valid."""
-        secret = _secret(scope)
+    async def caller(self, scope: Scope, *, cookies: bool = False) -> Caller:
+        """Return the holder of the token, or with `cookies` the one who is signed in.
+
+        Raises `ApiError` if there is none that is valid.
+        """
+        platform, secret = _given(scope, cookies=cookies)
         if secret is None:
             raise _refusal("The request has no bearer token")
         digest = digest_of(secret)
         known = digest in self._known
-        bucket = self._failed.bucket(_network(scope))
+        bucket = self._failed.bucket(network_of(scope))
         counted = not known and self._failed.take(bucket)
         if not (known or counted or await self._is_listed(digest)):
-            self.failures += 1
-            raise ApiError(
-                429,
-                "There were too many attempts with tokens that are not valid.",
-                code="too_many_failed_logins",
-                headers={"Retry-After": str(round(60 / FAILED.per_minute))},
-            )
+            raise self._too_many()
         token = await self._find(digest)
-        if token is None:
+        if token is None or token.platform != platform:
             self.failures += 1
             self._known.pop(digest, None)
-            raise _refusal("The bearer token is not valid")
+            raise _session_ended(scope) if platform == WEB_PLATFORM else _refusal(NOT_VALID)
         bucket.left += counted
         if not known:
             self._remember(digest, token)
         return Caller(token)
+
+    async def attempt(self, scope: Scope, find: Callable[[], Awaitable[T | None]]) -> T | None:
+        """Return what is found for a secret in a body; finding nothing is a failed attempt.
+
+        Raises `ApiError` if the address of the client has too many.
+        """
+        bucket = self._failed.bucket(network_of(scope))
+        if not self._failed.take(bucket):
+            raise self._too_many()
+        found = await find()
+        if found is None:
+            self.failures += 1
+        else:
+            bucket.left += 1
+        return found
+
+    def _too_many(self) -> ApiError:
+        self.failures += 1
+        return ApiError(
+            429,
+            "There were too many attempts with tokens that are not valid.",
+            code="too_many_failed_logins",
+            headers={"Retry-After": str(round(60 / FAILED.per_minute))},
+        )
 
     async def _is_listed(self, digest: str) -> bool:
         async with holding(self._reading):
@@ -105,6 +130,14 @@ class Logins:
         self._known[digest] = token
         if len(self._known) > self._remembered:
             self._known.popitem(last=False)
+
+
+def _given(scope: Scope, *, cookies: bool) -> tuple[str, str | None]:
+    """Return the platform and the secret of a request: of its token, or else of its cookie."""
+    bearer = any(name == b"authorization" for name, _ in scope["headers"])
+    if cookies and not bearer:
+        return WEB_PLATFORM, session_secret(scope)
+    return API_PLATFORM, _secret(scope)
 
 
 def _secret(scope: Scope) -> str | None:
@@ -128,7 +161,16 @@ def _refusal(reason: str) -> ApiError:
     )
 
 
-def _network(scope: Scope) -> str:
+def _session_ended(scope: Scope) -> ApiError:
+    return ApiError(
+        401,
+        "The session has ended; sign in again.",
+        code="session_ended",
+        headers={"Set-Cookie": expired_cookie(scope)},
+    )
+
+
+def network_of(scope: Scope) -> str:
     """Return the address of the client; of IPv6 addresses the network only."""
     client = scope.get("client")
     address: str = "" if client is None else client[0]

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from hermes.adapters.http.api import types as t
 from hermes.adapters.http.api.names import id_of, is_visible, prefixes, require_id, resolve
-from hermes.adapters.http.credentials import PLATFORM, new_id
+from hermes.adapters.http.credentials import new_id
 from hermes.adapters.http.endpoints import Call, Endpoint, json_response
 from hermes.adapters.http.errors import ApiError, not_found
 from hermes.adapters.jsonrpc.rows import to_row
@@ -107,13 +107,13 @@ async def _details(call: Call, key: str) -> t.ConversationDetails:
     """Return a conversation, which may be empty."""
     settings = await call.runtime.conversation(key).settings()
     found = await call.runtime.api.conversations(keys=[key], archived=None, limit=1)
-    fields = _fields(call, found[0] if found else _empty(key))
+    fields = _fields(call, found[0] if found else _empty(key, call.caller.token.platform))
     return msgspec.convert({**fields, "settings": settings}, t.ConversationDetails)
 
 
-def _empty(key: str) -> ConversationSummary:
+def _empty(key: str, platform: str) -> ConversationSummary:
     return ConversationSummary(
-        session_key=key, session_id="", title=None, preview="", platform=PLATFORM,
+        session_key=key, session_id="", title=None, preview="", platform=platform,
         started_at=None, last_active=0.0, message_count=0, waiting=0, archived=False, model=None,
         cost=0.0,
     )  # fmt: skip
