@@ -337,6 +337,11 @@ def _nothing(url):
     return lambda _ann, _own: [Case(url=url, status=frozenset({200}))]
 
 
+def _named(url):
+    """Return the case of an endpoint for operators that names a conversation by its key."""
+    return lambda ann, _own: [Case(url=f"{url}/{quote(ann.key, safe='')}")]
+
+
 def _conversations(_ann, _own):
     return [Case(url="/api/conversations", json={"title": "mine"}, status=frozenset({201}))]
 
@@ -385,6 +390,7 @@ CASES = {
     f"PATCH {ONE}": _one(json={"title": "mine"}),
     f"DELETE {ONE}": _one(),
     f"GET {ONE}/history": _one("/history", also=_history),
+    f"GET {ONE}/export": _one("/export"),
     f"GET {ONE}/sessions": _one("/sessions"),
     f"GET {ONE}/search": _one("/search", q=CANARY),
     "GET /api/search": _listed("/api/search", q=CANARY),
@@ -415,6 +421,22 @@ CASES = {
     "POST /hooks/{name}": lambda _ann, _own: [Case(url="/hooks/none", json={})],
     "GET /healthz": _nothing("/healthz"),
     "GET /readyz": _nothing("/readyz"),
+    "POST /api/streams": lambda ann, _own: [
+        Case(
+            url="/api/streams",
+            json={"streams": [{"path": f"{ann.url()}/events"}]},
+            status=frozenset({200}),
+        )
+    ],
+    "GET /api/choices": _nothing("/api/choices"),
+    "GET /api/live/cache": _nothing("/api/live/cache"),
+    "GET /api/live/cache/{key}": _named("/api/live/cache"),
+    "GET /api/live/events": _nothing("/api/live/events"),
+    "GET /api/live/lineage/{key}": _named("/api/live/lineage"),
+    "GET /api/live/outbox": _nothing("/api/live/outbox"),
+    "GET /api/live/summaries/{session_id}": lambda ann, _own: [
+        Case(url=f"/api/live/summaries/{ann.session}")
+    ],
     "POST /api/sign-in": lambda _ann, _own: [
         Case(url="/api/sign-in", json={"token": "x"}, status=frozenset({403}))
     ],
