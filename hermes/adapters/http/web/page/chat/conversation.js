@@ -42,7 +42,7 @@ export class ConversationView {
     this.approvals = new Approvals(this);
     this.queue = new Queue(this);
     this.element = this.layout();
-    this.close = subscribe(conversation(name, "/events"), {
+    this.close = subscribe(conversation(name, "/events?rendered=true"), {
       onReset: (data) => this.receive("reset", data),
       onEvent: (kind, data) => this.receive(kind, data),
       onState: (state) => this.connected(state),
@@ -143,7 +143,7 @@ export class ConversationView {
 
   async loadEarlier() {
     const before = this.state.rows[0]?.id;
-    const page = await get(conversation(this.name, "/history"), { before, limit: PAGE });
+    const page = await get(conversation(this.name, "/history"), { before, limit: PAGE, rendered: true });
     this.state.prepend(page.messages, PAGE);
   }
 

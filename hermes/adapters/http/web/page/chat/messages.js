@@ -181,7 +181,8 @@ export class Messages {
 
   fillAnswer(node, item) {
     const { row, tools } = item;
-    const parts = [reasoning(row.reasoning), row.text && markdown(row), files(row.parts ?? [], this.view.name)];
+    const parts = [reasoning(row.reasoning), row.text && (row.shown ?? markdown(row)),
+      files(row.parts ?? [], this.view.name)];
     node.append(...parts.filter(Boolean));
     for (const tool of tools) {
       const card = createTool();
@@ -260,7 +261,7 @@ function toItems(state) {
   for (const row of state.rows) {
     if (row.role === "tool") continue;
     addNotes(row.id);
-    const tools = (row.tool_calls ?? []).map((call) => toTool(call, results.get(call.id)));
+    const tools = (row.tool_calls ?? []).map((call) => toTool(call, results.get(call.id), state.finished));
     if (!row.text && !tools.length && !row.parts?.length && !row.reasoning) continue;
     const today = day(row.timestamp);
     const before = items.at(-1);
@@ -276,5 +277,9 @@ function toItems(state) {
   return items;
 }
 
-const toTool = (call, row) => ({ call, finished: Boolean(row), content: row?.text ?? "",
-  failed: /^(error|failed)\b/i.test(row?.text ?? ""), parts: row?.parts ?? [] });
+function toTool(call, row, finished) {
+  const seen = finished.get(call.id);
+  const content = row?.text ?? "";
+  return { call, finished: Boolean(row), content, parts: row?.parts ?? [], seconds: seen?.seconds,
+    failed: seen ? seen.failed : /^(error|failed)\b/i.test(content) };
+}

@@ -14,7 +14,7 @@ export class Running {
     this.inputs = h("div", { class: "inputs" });
     this.answer = h("article", { class: "message assistant running", tabIndex: -1, hidden: true,
       "aria-label": "Hermes is answering" });
-    this.turnId = null;
+    this.turn = null;
     element.append(this.inputs, this.answer);
     this.clock = setInterval(() => this.tick(), 1000);
   }
@@ -47,33 +47,24 @@ export class Running {
   showTurn(turn) {
     this.answer.hidden = !turn;
     if (!turn) {
-      if (this.turnId !== null) this.answer.replaceChildren();
-      this.turnId = null;
+      if (this.turn) this.answer.replaceChildren();
+      this.turn = null;
       return;
     }
-    if (this.turnId !== turn.turn_id) this.begin(turn);
-    const { parts } = this;
-    if (turn.reasoning && !parts.reasoning.firstChild) parts.reasoning.append(reasoning(" "));
-    if (turn.reasoning) text(parts.reasoning.querySelector(".plain"), turn.reasoning);
-    keyed(parts.tools, turn.tools, (tool) => tool.call.id, createTool,
-      (card, tool) => updateTool(card, tool, this.view.name));
-    this.showText(turn);
+    if (this.turn !== turn) this.begin(turn);
+    const tools = new Map(turn.tools.map((tool) => [tool.call.id, tool]));
+    keyed(this.parts.said, turn.parts, (part) => part.call_id ?? `${part.type}${part.number}`, create,
+      (node, part) => {
+        if (part.type === "reasoning") text(node.querySelector(".plain"), part.text);
+        else if (part.type === "tool") updateTool(node, tools.get(part.call_id), this.view.name);
+      });
     this.tick();
   }
 
-  showText(turn) {
-    const { parts } = this;
-    if (!turn.text) parts.text.replaceChildren();
-    else if (!parts.text.firstChild) parts.text.append(h("p", { class: "plain" }));
-    if (turn.text) text(parts.text.firstChild, turn.text);
-  }
-
   begin(turn) {
-    this.turnId = turn.turn_id;
+    this.turn = turn;
     this.parts = {
-      reasoning: h("div"),
-      tools: h("div"),
-      text: h("div", { class: "markdown growing" }),
+      said: h("div", { class: "said" }),
       state: h("p", { class: "working" }, h("span", { class: "dots", "aria-hidden": "true" },
         h("i"), h("i"), h("i")), h("span", { class: "label" })),
     };
@@ -85,9 +76,16 @@ export class Running {
     if (!turn || !this.parts) return;
     const tool = turn.tools.find((each) => !each.finished);
     const seconds = Math.max(0, Math.round(this.view.now() - turn.started_at));
-    const what = turn.retrying ?? (tool ? `Running ${tool.call.name}` : turn.text ? "Writing" : "Thinking");
+    const last = turn.parts.at(-1);
+    const what = turn.retrying ?? (tool ? `Running ${tool.call.name}`
+      : last?.type === "text" ? "Writing" : "Thinking");
     text(this.parts.state.querySelector(".label"), `${what}${seconds > 2 ? ` · ${duration(seconds)}` : ""}`);
   }
+}
+
+function create(part) {
+  if (part.type === "text") return part.view.element;
+  return part.type === "tool" ? createTool() : reasoning(" ");
 }
 
 function input(message, name) {

@@ -1,5 +1,8 @@
 // What the page knows of a conversation: a snapshot, and every event since, applied in order.
 
+import { serverNow } from "../lib/api.js";
+import { GrowingView } from "../lib/nodes.js";
+
 /** The state of one conversation. `apply` takes what its stream sends. */
 export class State {
   constructor() {
@@ -16,6 +19,7 @@ export class State {
     this.approvals = [];
     this.notes = []; // replies that the transcript does not have, such as those of commands
     this.accepted = new Set(); // event ids of messages that the server has
+    this.finished = new Map(); // tool calls that ended while this page was open, with their durations
     this.version = 0; // of the rows and notes
   }
 
@@ -25,7 +29,9 @@ export class State {
       this.reset(data);
       return;
     }
-    if (data.event) this.receive(data.event, data.turn_id);
+    this.ending = this.turn;
+    if (kind === "progress") this.say(data);
+    else if (data.event) this.receive(data.event, data.turn_id);
     this.change(data.changes ?? {});
   }
 
@@ -48,12 +54,12 @@ export class State {
       case "message_accepted":
         this.accepted.add(event.event_id);
         if (!this.waiting.has(event.inbox_id)) {
-          this.waiting.set(event.inbox_id, { accepted_at: Date.now() / 1000, parts: [], ...event });
+          this.waiting.set(event.inbox_id, { parts: [], ...event });
         }
         break;
       case "turn_started":
-        this.turn = begun({ turn_id: turnId, inbox_ids: event.inbox_ids ?? [], text: "", reasoning: "",
-          tools: [], attempt: event.attempt, started_at: Date.now() / 1000 });
+        this.turn = begun({ turn_id: turnId, inbox_ids: event.inbox_ids ?? [], parts: [], tools: [],
+          attempt: event.attempt, started_at: serverNow() });
         break;
       case "turn_ended":
         for (const id of event.inbox_ids ?? []) this.waiting.delete(id);
@@ -64,7 +70,7 @@ export class State {
         this.addNote("notice", event.text);
         break;
       default:
-        if (ours) progress(turn, event);
+        if (ours) progress(turn, event, this.finished);
     }
   }
 
@@ -79,8 +85,30 @@ export class State {
       this.earlier = history.earlier;
     }
     const last = this.rows.at(-1)?.id ?? 0;
-    this.rows = [...this.rows, ...history.messages.filter((row) => row.id > last)];
+    const added = history.messages.filter((row) => row.id > last);
+    for (const row of added) {
+      if (row.part !== undefined) row.shown = this.ending?.parts.find(isText(row.part))?.view.element;
+    }
+    this.rows = [...this.rows, ...added];
     this.version += 1;
+  }
+
+  /** Take what the running turn has said. */
+  say({ turn_id, restart, parts = [] }) {
+    const { turn } = this;
+    if (turn?.turn_id !== turn_id) return;
+    turn.retrying = null;
+    if (restart) turn.parts = turn.parts.filter((part) => part.type === "tool");
+    for (const update of parts) {
+      const { type, number } = update;
+      let part = turn.parts.find((each) => each.number === number && each.type === type);
+      if (!part) {
+        part = { type, number, text: "", view: type === "text" ? new GrowingView() : null };
+        turn.parts.push(part);
+      }
+      if (type === "text") part.view.update(update);
+      else part.text += update.text;
+    }
   }
 
   /** Add an earlier page of messages. */
@@ -129,21 +157,26 @@ export class State {
 
 const byId = (messages) => new Map(messages.map((each) => [each.inbox_id, each]));
 
-const begun = (turn) => ({ retrying: null, ...turn, tools: turn.tools.map((each) => ({ ...each })) });
+const isText = (number) => (part) => part.type === "text" && part.number === number;
 
-function progress(turn, event) {
+const begun = (turn) => ({ retrying: null, ...turn, tools: turn.tools.map((each) => ({ ...each })),
+  parts: (turn.parts ?? []).map((part) => ({ ...part,
+    view: part.type === "text" ? new GrowingView(part) : null })) });
+
+function progress(turn, event, finished) {
   const at = performance.now() / 1000;
   turn.retrying = null;
-  if (event.type === "text_delta") turn.text = event.restart ? "" : turn.text + event.text;
-  else if (event.type === "reasoning_delta") turn.reasoning += event.text;
-  else if (event.type === "retrying") turn.retrying = event.text;
-  else if (event.type === "tool_started") turn.tools.push({ call: event.call, at });
+  if (event.type === "retrying") turn.retrying = event.text;
   else if (event.type === "steered") turn.inbox_ids = [...turn.inbox_ids, ...event.inbox_ids ?? []];
-  else if (event.type === "tool_finished") {
+  else if (event.type === "tool_started") {
+    turn.tools.push({ call: event.call, at });
+    turn.parts.push({ type: "tool", call_id: event.call.id });
+  } else if (event.type === "tool_finished") {
     const tool = turn.tools.find((each) => each.call.id === event.call_id);
     if (tool) {
       Object.assign(tool, { finished: true, failed: event.failed, content: event.content,
         parts: event.parts, seconds: tool.at && at - tool.at });
+      finished.set(event.call_id, tool);
     }
   }
 }
