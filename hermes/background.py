@@ -156,7 +156,11 @@ start_soon: _StartSoon = or_crash(trio.Nursery.start_soon)
 
 def release(lock: trio.CapacityLimiter | trio.Lock | trio.Semaphore) -> None:
     """Release a lock, or else crash the Trio run: Trio resumes no task twice that waits for it."""
-    or_crash(lock.release)()
+    try:
+        lock.release()
+    except (AssertionError, MemoryError):
+        crash_run()
+        raise
 
 
 @protected

@@ -12,7 +12,8 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -47,7 +48,16 @@ STALLED = 0.25
 """Seconds after which a client that does not read is no longer waited for at the end."""
 _VERSIONS = frozenset({b"1.0", b"1.1"})
 _OF_CLIENTS = (OSError, h11.RemoteProtocolError, ProtocolError)
+_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding", b"upgrade"})
+"""Headers of an answer that say how its body is sent, and what follows it."""
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing discards what was not sent
+
+
+@lru_cache(maxsize=100)
+def _encoded(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """Return headers as they are sent. Raises `h11.LocalProtocolError` if one is not valid."""
+    valid = h11.Response(status_code=HTTPStatus.OK, headers=list(headers)).headers
+    return b"".join([b"%s: %s\r\n" % header for header in valid])
 
 
 class _Refused(Exception):
@@ -86,17 +96,33 @@ class _Protocol(H11Protocol):
         That is so if the answer begins before the end of the request: the rest is not read. A
         WebSocket client that sends frames before its handshake is answered gets 400 and no more.
         """
-        if isinstance(event, Response):
-            if self.connection.their_state is h11.SEND_BODY:
-                event = replace(event, headers=[*event.headers, (b"connection", b"close")])
-            self.holds_head |= any(name == b"content-length" for name, _ in event.headers)
         try:
-            await super().stream_send(event)
+            if isinstance(event, Response) and event.status_code >= HTTPStatus.OK:
+                await self._send_head(event)
+            else:
+                await super().stream_send(event)
         except h11.LocalProtocolError:
-            if not isinstance(self.connection, H11WSConnection):
+            is_known = self.connection.their_state is h11.ERROR  # the client was told
+            if not (is_known or isinstance(self.connection, H11WSConnection)):
                 raise
         if isinstance(event, EndBody) and isinstance(self.connection, H11WSConnection):
             await self.send(Closed())  # a refused handshake; hypercorn leaves some of them open
+
+    async def _send_head(self, response: Response) -> None:
+        """Send the head of an answer. h11 gets only the headers that it has to consider.
+
+        It validates and copies the headers three times, and most of them are always the same.
+        """
+        considered = self.config.response_headers("h11")
+        considered += [header for header in response.headers if header[0].lower() in _FRAMING]
+        others = [header for header in response.headers if header[0].lower() not in _FRAMING]
+        rest = _encoded(tuple(others)) + b"\r\n"
+        last = self.keep_alive_requests >= self.config.keep_alive_max_requests
+        if last or self.connection.their_state is h11.SEND_BODY:
+            considered.append((b"connection", b"close"))
+        self.holds_head |= any(name == b"content-length" for name, _ in considered)
+        head = h11.Response(status_code=response.status_code, headers=considered)
+        await self.send(RawData(self.connection.send(head).removesuffix(b"\r\n") + rest))
 
     async def refuse(self, status: int) -> None:
         """Answer a request that is not served, and close the connection."""
@@ -310,7 +336,6 @@ class Connection:
         send: Callable[[Message | None], Awaitable[None]],
     ) -> Callable[[Message], Awaitable[None]]:
         """Start the app for a request; returns a function that passes events to it."""
-        await trio.lowlevel.checkpoint()
         incoming = Incoming(f"{scope['type']}.disconnect")
         self._protocol.refuse_compression()
         scope[ON_DISCONNECT] = incoming.on_disconnect.append

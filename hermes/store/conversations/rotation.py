@@ -43,7 +43,7 @@ def rotate(tx: Transaction, rotation: Rotation) -> Rotated | Skipped:
         sessions.set_system_prompt(tx, child_id, rotation.system_prompt)
     head, _ = messages.append_rows(tx, child_id, [*rotation.messages, *carried])
     key = rotation.session_key
-    epoch = None if key is None else routes.assign_session(tx, key, child_id)
+    epoch = None if key is None else routes.assign_session(tx, key, child_id).epoch
     leases.release(tx, rotation.session_id)
     inbox.close(tx, rotation.answer, child_id)
     return Rotated(child_id, head, epoch, carried=len(carried))

@@ -14,10 +14,11 @@ from hermes.store.conversations import boundaries, inbox, lineage, sessions, tit
 from hermes.store.transaction import Transaction
 
 MAX_KEY = 1000
-_COLUMNS = (
-    "r.session_key, r.session_id, r.epoch, r.platform, r.chat_type, r.user_id, r.pending_title, "
-    "r.notice, r.expires_at, r.last_active, r.settings"
+_NAMES = (
+    "session_key, session_id, epoch, platform, chat_type, user_id, pending_title, notice, "
+    "expires_at, last_active, settings"
 )
+_COLUMNS = f"r.{_NAMES.replace(', ', ', r.')}"
 # The session may have no row yet.
 _CURRENT = (
     f"SELECT {_COLUMNS}, s.end_reason, coalesce(s.message_count, 0), coalesce(s.revision, 0), "
@@ -53,23 +54,25 @@ def require_key(session_key: str) -> str:
     return session_key
 
 
-def assign_session(tx: Transaction, session_key: str, session_id: str) -> int:
-    """Make this the session of the key, and return the new epoch.
+def assign_session(
+    tx: Transaction, session_key: str, session_id: str, *, is_new: bool = False
+) -> Route:
+    """Make this the session of the key, and return its route with the new epoch.
 
-    No other function writes `routes.session_id`.
+    `is_new` says that the key has no route yet. No other function writes `routes.session_id`.
     """
-    sessions.record_left(tx, session_key)
-    tx.run(
+    if not is_new:
+        sessions.record_left(tx, session_key)
+    row = tx.one(
         "INSERT INTO routes (session_key, session_id, epoch, last_active) VALUES (?, ?, 1, ?) "
         "ON CONFLICT (session_key) DO UPDATE SET session_id = excluded.session_id, "
-        "epoch = epoch + 1, notice = NULL",
+        f"epoch = routes.epoch + 1, notice = NULL RETURNING {_NAMES}",
         require_key(session_key),
         session_id,
         tx.now,
     )
-    row = tx.one("SELECT epoch FROM routes WHERE session_key = ?", session_key)
     assert row is not None
-    return int(row[0])
+    return Route(*row)
 
 
 def ensure_route(tx: Transaction, session_key: str) -> Route:
@@ -78,11 +81,7 @@ def ensure_route(tx: Transaction, session_key: str) -> Route:
     A new route names a session that has no row until its first message.
     """
     route = get_route(tx, session_key)
-    if route is None:
-        assign_session(tx, session_key, tx.new_session_id())
-        route = get_route(tx, session_key)
-        assert route is not None
-    return route
+    return route or assign_session(tx, session_key, tx.new_session_id(), is_new=True)
 
 
 def ensure_open(tx: Transaction, session_key: str, found: Current | None) -> tuple[Route, Head]:
@@ -92,13 +91,14 @@ def ensure_open(tx: Transaction, session_key: str, found: Current | None) -> tup
     tip. If the session ended by accident, it is reopened. If it ended for another reason, or the
     key has no route, the route gets a new session.
     """
-    if found is not None and found[2] is None:
-        return found[:2]
-    return _renew(tx, session_key)
+    if found is None:
+        route = assign_session(tx, session_key, tx.new_session_id(), is_new=True)
+        return route, Head(route.session_id)
+    return found[:2] if found[2] is None else _renew(tx, found[0])
 
 
-def _renew(tx: Transaction, session_key: str) -> tuple[Route, Head]:
-    route = _follow_compression(tx, ensure_route(tx, session_key))
+def _renew(tx: Transaction, route: Route) -> tuple[Route, Head]:
+    session_key, route = route.session_key, _follow_compression(tx, route)
     reason = _end_reason(tx, route.session_id)
     if reason in sessions.ACCIDENTAL_ENDS:
         sessions.reopen_session(tx, route.session_id)
@@ -122,8 +122,7 @@ def _follow_compression(tx: Transaction, route: Route) -> Route:
     tip = lineage.get_compression_tip(tx, route.session_id)
     if tip == route.session_id:
         return route
-    assign_session(tx, route.session_key, tip)
-    return ensure_route(tx, route.session_key)
+    return assign_session(tx, route.session_key, tip)
 
 
 def _end_reason(tx: Transaction, session_id: str) -> str | None:

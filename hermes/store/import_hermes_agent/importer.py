@@ -317,7 +317,7 @@ class _RouteImport:
     def _assign(self, tx: Transaction, tip: str) -> None:
         route = self._route
         titles.share(tx, route.session_key, tip)
-        epoch = routes.assign_session(tx, route.session_key, tip)
+        epoch = routes.assign_session(tx, route.session_key, tip).epoch
         tx.run(
             "UPDATE routes SET platform = ?, chat_type = ?, user_id = ?, "
             "last_active = coalesce(?, last_active) WHERE session_key = ?",

@@ -54,7 +54,8 @@ async def target_of(call: Call, parameters: Parameters) -> AsyncIterator[Target]
         yield Target(None, call.caller.key(name), call.caller.source(name))
         return
     if parameters.previous is None:
-        yield await _named(call, parameters.conversation)
+        named = parameters.conversation
+        yield _target(call, new_id("conv")) if named is None else await _named(call, named)
         return
     previous = await call.runtime.api.get_response(parameters.previous)
     if previous is None or not previous.stored or not call.caller.owns(previous.session_key):
@@ -99,10 +100,7 @@ def _target(call: Call, conversation: str, key: str | None = None) -> Target:
     )
 
 
-async def _named(call: Call, conversation: str | None) -> Target:
-    await trio.lowlevel.checkpoint()
-    if conversation is None:
-        return _target(call, new_id("conv"))
+async def _named(call: Call, conversation: str) -> Target:
     target = _target(call, conversation)
     if not is_conversation_id(conversation) or not await exists(call, target.key):
         raise not_found(f"conversation {conversation[:100]!r}", "conversation")
