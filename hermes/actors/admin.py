@@ -222,6 +222,13 @@ class ApiRecords(Views, LiveViews, ApiConversations, ApiFiles, ApiSignIns):
         """
         return await self._supervisor.store.attach_response(credential, path, digest, process)
 
+    async def begin_answer(self, response_id: str, process: str) -> bool:
+        """Record that a response is about to be written while equal requests are open.
+
+        If the process dies, their retries attach to the other responses first.
+        """
+        return await self._supervisor.store.begin_answer(response_id, process)
+
     async def end_connection(self, response_id: str, process: str, *, complete: bool) -> bool:
         """Record that a connection has ended; `complete` if the response was written in full.
 

@@ -244,6 +244,7 @@ class ApiRecordsVerbs:
     find_response: Final = verb(ApiRecords.find_response)
     response_to: Final = verb(ApiRecords.response_to)
     attach: Final = verb(ApiRecords.attach)
+    begin_answer: Final = verb(ApiRecords.begin_answer)
     end_connection: Final = verb(ApiRecords.end_connection)
     record_process: Final = verb(ApiRecords.record_process)
     record_items: Final = verb(ApiRecords.record_items)

@@ -162,6 +162,10 @@ class ApiStore(Protocol):
         """Attach a retry to the response of an equal request whose connection was lost."""
         ...
 
+    def begin_answer(self, response_id: str, process: str) -> Awaitable[bool]:
+        """Record that a response is about to be written while equal requests are open."""
+        ...
+
     def end_connection(self, response_id: str, process: str, *, complete: bool) -> Awaitable[bool]:
         """Record that a connection has ended. Returns False if another one waits now."""
         ...

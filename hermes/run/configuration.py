@@ -18,6 +18,10 @@ from hermes.settings.environment import chosen_variable
 from hermes.settings.references import expand_path as expand_path
 from hermes.settings.schema import AgentKind, LogForm
 
+MAX_PORT = 65_535
+MAX_DIGITS = 20
+"""Digits of a port on the command line, which may begin with zeros."""
+
 
 def add_file_options(parser: argparse._ActionsContainer) -> None:
     """Add the options that choose the configuration file and the database."""
@@ -41,7 +45,11 @@ def http_address(text: str) -> dict[str, Any]:
     """Return the settings that HOST:PORT stands for."""
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()):
-        raise argparse.ArgumentTypeError("expected HOST:PORT, as in 127.0.0.1:8420")
+        message = f"expected HOST:PORT, as in 127.0.0.1:8420, not {text:.50}"
+        raise argparse.ArgumentTypeError(message)
+    if len(port) > MAX_DIGITS or int(port) > MAX_PORT:
+        message = f"a port is a number from 0 to {MAX_PORT}, not {port:.50}"
+        raise argparse.ArgumentTypeError(message)
     return {"host": host.strip("[]"), "port": int(port)}
 
 

@@ -139,6 +139,7 @@ class StoreVerbs:
     find_response: Final = reads(responses.find_response)
     response_to: Final = reads(responses.response_to)
     attach_response: Final = writes(responses.attach_response)
+    begin_answer: Final = unflushed(responses.begin_answer)
     end_connection: Final = deferred(responses.end_connection)
     record_process: Final = unflushed(responses.record_process)
     record_items: Final = writes(responses.record_items)

@@ -143,12 +143,36 @@ def test_a_response_that_may_have_been_written_is_attached_to_last(store, world)
         commit(store, accepted[name])
     cut(store, "c")
     found = [attach(store, "p2") for _ in "abcdef"]
-    assert found == ["resp_b", "resp_c", "resp_e", "resp_a", "resp_d", None]
+    assert found == ["resp_c", "resp_b", "resp_e", "resp_a", "resp_d", None]
 
 
 def test_of_turns_that_ended_at_once_the_last_response_is_attached_to_first(store):
     for name in "ab":
         commit(store, accept(store, name))
+    assert [attach(store, "p2") for _ in "ab"] == ["resp_b", "resp_a"]
+
+
+def test_the_response_that_was_being_written_is_attached_to_last(store, world):
+    """Equal requests are open, and the process died while the response to one was written."""
+    accepted = {name: accept(store, name) for name in "abcd"}
+    for name in "ba":
+        assert store.begin_answer(f"resp_{name}", "p1")
+        world.pass_time(1)
+    commit(store, accepted["a"])
+    commit(store, accepted["c"])
+    found = [attach(store, "p2") for _ in "abcde"]
+    assert found == ["resp_d", "resp_c", "resp_b", "resp_a", None]
+    # The retries wait now: nothing was written to them.
+    assert not store.begin_answer("resp_a", "p1")
+    cut(store, "a", "p2")
+    assert [attach(store, "p3") for _ in "ab"] == ["resp_a", "resp_b"]
+
+
+def test_what_was_cut_is_attached_to_before_what_may_have_been_written(store):
+    for name in "ab":
+        accept(store, name)
+    assert attach(store, "p1") is None
+    cut(store, "b")
     assert [attach(store, "p2") for _ in "ab"] == ["resp_b", "resp_a"]
 
 

@@ -46,6 +46,7 @@ class Sent:
     process: int
     created_at: float
     state: str = "open"
+    begun_at: float | None = None
     ended_at: float = 0.0
     answered: bool = False
     answered_at: float = 0.0
@@ -59,6 +60,17 @@ class Sent:
             return self.ended_at >= now - MINUTE
         died_at = max(alive_at[self.process], self.created_at)
         return self.state == "open" and self.process != process and died_at >= now - MINUTE
+
+    def order(self):
+        """What was certainly not written comes first, then what may have been."""
+        if self.state == "cut":
+            return (0, self.inbox_id)
+        if self.begun_at is not None:
+            last = (-self.answered_at, -self.inbox_id) if self.answered else (0, self.inbox_id)
+            return (3, self.begun_at, *last)
+        if self.answered:
+            return (2, -self.answered_at, -self.inbox_id)
+        return (1, self.inbox_id)
 
 
 class Retries(RuleBasedStateMachine):
@@ -191,17 +203,25 @@ class Retries(RuleBasedStateMachine):
             if (each.credential, each.path, each.body) == (credential, path, body)
             and self.may_be_retried(each)
         ]
-        lost = [each for each in same if each.state == "cut" or not each.answered]
-        perhaps = [each for each in same if each not in lost]  # if the process died after writing
-        expected = min(lost, key=lambda each: each.inbox_id, default=None) or max(
-            perhaps, key=lambda each: (each.answered_at, each.inbox_id), default=None
-        )
+        expected = min(same, key=Sent.order, default=None)
         found = self.store.attach_response(credential, path, body, f"p{self.process}")
         assert (found and found.id) == (expected and expected.id)
         if expected is not None:
             assert found.connection == "open"
             assert (found.reply is not None) == expected.answered
             expected.state, expected.process = "open", self.process
+            expected.begun_at = None
+
+    @rule(choice=choices, late=st.booleans())
+    def begin_answer(self, choice, late):
+        """A response is about to be written; with `late`, a process that has died claims so."""
+        request = self.one_of(choice, self.kept())
+        if request is not None:
+            process = self.process - late
+            begun = self.store.begin_answer(request.id, f"p{process}")
+            assert begun == (request.state == "open" and request.process == process)
+            if begun:
+                request.begun_at = self.now
 
     @rule(choice=choices, complete=st.booleans(), late=st.booleans())
     def end(self, choice, complete, late):

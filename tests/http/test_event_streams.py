@@ -60,10 +60,12 @@ async def test_an_id_of_another_process_or_conversation_starts_with_the_state(pa
     async with http_server(path) as server:
         async with open_events(server, EVENTS) as stream:
             await stream.next()
-        process, name, number = stream.last_id.split(".")
+        process, name, attempt, number = stream.last_id.split(".")
         wrong = (
-            f"other.{name}.{number}", f"{process}.other.{number}", f"{process}.{name}.999999",
-            f"{process}.{name}.-1", f"{process}.{name}.٣", f"{process}.{name}", "x",
+            f"other.{name}.{attempt}.{number}", f"{process}.other.{attempt}.{number}",
+            f"{process}.{name}.{attempt}.999999", f"{process}.{name}.{attempt}.-1",
+            f"{process}.{name}.{attempt}.٣", f"{process}.{name}.x.{number}",
+            f"{process}.{name}.{number}", f"{process}.{name}", "x",
         )  # fmt: skip
         for last_id in wrong:
             path = f"{EVENTS}?last_event_id={quote(last_id)}"

@@ -112,7 +112,7 @@ async def test_the_rest_of_a_body_is_not_taken_for_the_whole():
 
 async def test_the_end_of_a_connection_is_told_at_once_and_received_last():
     incoming, told = Incoming(DISCONNECT), []
-    incoming.on_disconnect.append(lambda: told.append(True))
+    incoming.on_disconnect(lambda: told.append(True))
     await incoming.put(piece(b"a"))
     await incoming.put({"type": DISCONNECT})
     assert told == [True]

@@ -124,7 +124,11 @@ def test_an_address_that_others_can_reach_needs_a_setting(tmp_path):
 def test_an_address_that_cannot_be_used_is_refused_in_one_sentence(tmp_path):
     path = str(tmp_path / "chat.db")
     error = refused("run", "--db", path, "--log", "json", "--http", "127.0.0.1")
-    assert error.endswith("error: argument --http: expected HOST:PORT, as in 127.0.0.1:8420\n")
+    assert error.endswith(
+        "error: argument --http: expected HOST:PORT, as in 127.0.0.1:8420, not 127.0.0.1\n"
+    )
+    error = refused("run", "--db", path, "--http", "127.0.0.1:70000")
+    assert error.endswith("error: argument --http: a port is a number from 0 to 65535, not 70000\n")
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = used.getsockname()[1]
         error = refused("run", "--db", path, "--http", f"127.0.0.1:{port}").splitlines()[-1]

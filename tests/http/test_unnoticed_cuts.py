@@ -2,75 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import asynccontextmanager
-
-import trio
 import trio.testing
 
-from hermes import open_runtime
-from hermes.adapters.http import HttpConfig, open_app
-from tests.support.http import new_token
+from tests.support.asgi_clients import Agent, Client, opened
 from tests.support.raw_http import until_connections
-
-
-class Agent:
-    """Answers when it is told to, with the number of the turn."""
-
-    def __init__(self):
-        self.turns = 0
-        self.started = trio.Event()
-        self.open = trio.Event()
-
-    async def __call__(self, turn):
-        self.turns += 1
-        number = self.turns
-        self.started.set()
-        await self.open.wait()
-        return f"{turn.text} {number}"
-
-
-class Client:
-    """A request to an ASGI app; the test says when the server learns that the client has left."""
-
-    def __init__(self, app, secret, *, retry=0):
-        self._app = app
-        self._headers = [
-            (b"host", b"127.0.0.1:8420"), (b"authorization", f"Bearer {secret}".encode()),
-            (b"content-type", b"application/json"),
-            (b"x-stainless-retry-count", str(retry).encode()),
-        ]  # fmt: skip
-        self._body = [json.dumps({"input": "yes"}).encode()]
-        self.gone = trio.Event()
-        self.received = b""
-
-    async def run(self):
-        scope = {
-            "type": "http", "method": "POST", "path": "/v1/responses", "query_string": b"",
-            "headers": self._headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8420),
-        }  # fmt: skip
-        await self._app(scope, self._receive, self._send)
-
-    async def _receive(self):
-        if self._body:
-            return {"type": "http.request", "body": self._body.pop(), "more_body": False}
-        await self.gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message):
-        self.received += message.get("body", b"")
-
-    @property
-    def answer(self):
-        return json.loads(self.received)
-
-
-@asynccontextmanager
-async def opened(path, agent):
-    async with open_runtime(path, agent=agent) as runtime, trio.open_nursery() as nursery:
-        secret = await new_token(runtime)
-        async with open_app(runtime, HttpConfig()) as app, open_app(runtime, HttpConfig()) as other:
-            yield runtime, nursery, secret, [app, other]
 
 
 async def test_a_retry_attaches_to_a_request_whose_cut_is_noticed_after_it_has_come(path):

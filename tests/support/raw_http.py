@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from contextlib import asynccontextmanager
 
 import trio
 
 from hermes.messages import Receipt
+
+PATIENCE = 60.0
 
 
 def request_bytes(server, body, *, retry=0, key=None, path="/v1/responses"):
@@ -87,8 +90,10 @@ async def stored_responses(runtime, count=10):
 
 async def until_connections(runtime, *wanted):
     """Wait until the connections of all responses are in these states, and return the responses."""
+    until = time.monotonic() + PATIENCE  # not on the clock of the test, which may be virtual
     while True:
         found = await stored_responses(runtime)
         if sorted(each.connection for each in found) == sorted(wanted):
             return found
+        assert time.monotonic() < until, [each.connection for each in found]
         await trio.lowlevel.checkpoint()

@@ -110,6 +110,7 @@ async def _beat(services: Services) -> None:
         await trio.sleep(BEAT)
         with contained():  # the store may be busy; the next one counts
             await services.runtime.api.record_process(services.process)
+            await services.endings.catch_up()
 
 
 async def _end_with_runtime(services: Services) -> None:

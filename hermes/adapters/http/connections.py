@@ -10,8 +10,8 @@ import trio
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from hermes.adapters.http.endpoints import Services
 from hermes.adapters.http.errors import as_api_error
+from hermes.adapters.http.turns.endings import Ending
 from hermes.background import cancel, open_background, start_soon
 from hermes.user_code import contained
 
@@ -31,13 +31,12 @@ class Tracked(Response):
     """Writes an answer, and records whether it was written in full.
 
     `answer` makes the response; it may wait for a turn. If the client goes away first, the wait
-    ends, and the connection is recorded as cut. `response_id` is None if it is not tracked.
+    ends, and the connection is recorded as cut.
     """
 
-    def __init__(self, services: Services, response_id: str | None, answer: Answer) -> None:
+    def __init__(self, ending: Ending, answer: Answer) -> None:
         super().__init__()
-        self._services = services
-        self._response_id = response_id
+        self._ending = ending
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +53,7 @@ class Tracked(Response):
                         start_soon(background, client.watch, receive)
                         complete = await self._write(scope, receive, client.send)
         finally:
-            await self._record(complete=complete)
+            await self._ending.record(complete=complete)
 
     async def _write(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Write the answer. Returns whether it is one that the client must not ask for again."""
@@ -64,22 +63,17 @@ class Tracked(Response):
         if response is None:
             assert caught.error is not None
             response = as_api_error(caught.error).response()
+        if not isinstance(response, EventStream):
+            await self._ending.begin()
         await response(scope, receive, send)
         return response.headers.get("x-should-retry") != "true"
 
-    async def _record(self, *, complete: bool) -> None:
-        if self._response_id is None:
-            return
-        services = self._services
-        # The store may be busy: then the connection counts as open until this process ends.
-        with trio.CancelScope(shield=True), contained():
-            await services.runtime.api.end_connection(
-                self._response_id, services.process, complete=complete
-            )
-
 
 class EventStream(Response):
-    """Server-sent events. The chunks are whole frames, and `at_once` says that one is ready."""
+    """Server-sent events. The chunks are whole frames, and `at_once` says that one is ready.
+
+    If a retry can attach to the response, `Ending.begin` is called before the last chunk.
+    """
 
     media_type = "text/event-stream"
 

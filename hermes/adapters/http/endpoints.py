@@ -30,6 +30,7 @@ from hermes.adapters.http.credentials import Caller
 from hermes.adapters.http.errors import ApiError, stopping
 from hermes.adapters.http.health.readiness import Readiness
 from hermes.adapters.http.hooks.registry import Hook, open_hooks
+from hermes.adapters.http.turns.endings import Ending, Endings
 from hermes.adapters.http.turns.logs import TurnLogs
 from hermes.adapters.http.turns.recording import Recorder
 from hermes.adapters.http.web.people import Visitors
@@ -83,6 +84,10 @@ class Services:
     requests: OpenRequests = attrs.Factory(
         lambda self: OpenRequests(self.config, self.runtime.api), takes_self=True
     )
+    endings: Endings = attrs.Factory(
+        lambda self: Endings(self.runtime.api, self.requests), takes_self=True
+    )
+    """Records how the connections of requests have ended."""
     hooks: Mapping[str, Hook] = attrs.Factory(lambda self: open_hooks(self.config), takes_self=True)
     tickets: Tickets = attrs.Factory(Tickets)
     visitors: Visitors = attrs.Factory(Visitors)
@@ -137,6 +142,10 @@ class Call:
         """
         if self._verify is not None:
             await self._verify()
+
+    def ending(self, response_id: str | None) -> Ending:
+        """Return the end of the answer; None if no retry can attach to the response."""
+        return Ending(self.services.endings, self.opened, response_id)
 
     @property
     def runtime(self) -> Runtime:

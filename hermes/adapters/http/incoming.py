@@ -24,8 +24,7 @@ class Incoming:
     """
 
     def __init__(self, disconnect: str) -> None:
-        self.on_disconnect: list[Callable[[], None]] = []
-        """Called when the connection has ended."""
+        self._on_disconnect: list[Callable[[], None]] = []
         self._disconnect: Message = {"type": disconnect}
         self._events: deque[Message] = deque()
         self._changed = trio.Event()
@@ -40,12 +39,19 @@ class Incoming:
         """Whether the next event waits until the app has received one."""
         return len(self._events) >= MAX_PIECES
 
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        """Call a function when the connection has ended; at once if it has."""
+        if self._disconnected:
+            callback()
+        else:
+            self._on_disconnect.append(callback)
+
     async def put(self, event: Message) -> None:
         """Add an event; the end of the connection is added at once."""
         if event["type"] == self._disconnect["type"]:
             self._disconnect, self._disconnected = event, True
             self._wake()
-            for callback in self.on_disconnect:
+            for callback in self._on_disconnect:
                 callback()
         elif self._join(event):
             self._joined += 1

@@ -338,7 +338,7 @@ class Connection:
         """Start the app for a request; returns a function that passes events to it."""
         incoming = Incoming(f"{scope['type']}.disconnect")
         self._protocol.refuse_compression()
-        scope[ON_DISCONNECT] = incoming.on_disconnect.append
+        scope[ON_DISCONNECT] = incoming.on_disconnect
         scope[WHOLE_BODY] = incoming.take_whole_body
         scope[REPLACEABLE] = self._set_replaceable
 

@@ -20,17 +20,20 @@ _decode_object = msgspec.json.Decoder(JsonObject).decode
 _decode_items = msgspec.json.Decoder(tuple[JsonObject, ...]).decode
 _decode_reply = msgspec.json.Decoder(Reply).decode
 # A dead process has another id than the one that asks, and its last sign of life is stored. Retries
-# of a request with an idempotency key have that key, and find it by that. A dead process may have
-# written a response without recording it, if the turn had ended: such requests come last, those
-# that ended last before the others. (The first term says so for engines that sort NULL last.)
+# of a request with an idempotency key have that key, and find it by that. What was cut comes first:
+# its response was not written in full. A dead process may have written one without recording it. So
+# those whose turn had not ended come next, then the others, those that ended last first; and last
+# the one that was being written, which is recorded if equal requests are open (`begin_answer`).
 _INTERRUPTED = (
     "SELECT r.id, r.connection, r.process "
     "FROM responses r LEFT JOIN api_processes p ON p.id = r.process "
     "WHERE r.credential = ?1 AND r.path = ?2 AND r.digest = ?3 AND r.idempotency_key IS NULL "
     "AND r.connection <> 'complete' AND CASE WHEN r.connection = 'cut' THEN r.cut_at >= ?4 "
     "ELSE r.process <> ?5 AND (p.alive_at >= ?4 OR r.created_at >= ?4) END "
-    "ORDER BY r.connection = 'open' AND r.closed_at IS NOT NULL, "
-    "CASE WHEN r.connection = 'open' THEN -r.closed_at END, "
+    "ORDER BY CASE WHEN r.connection = 'cut' THEN 0 WHEN r.cut_at IS NOT NULL THEN 3 "
+    "WHEN r.closed_at IS NOT NULL THEN 2 ELSE 1 END, "
+    "CASE WHEN r.connection = 'open' THEN r.cut_at END, "
+    "CASE WHEN r.connection = 'open' THEN -coalesce(r.closed_at, 0) END, "
     "CASE WHEN r.connection = 'open' AND r.closed_at IS NOT NULL THEN -r.inbox_id "
     "ELSE r.inbox_id END LIMIT 1"
 )
@@ -80,15 +83,27 @@ def attach_response(
     """Attach a retry to the response of an equal request whose connection was lost.
 
     That is the oldest one without an idempotency key that ended at most a minute ago, before its
-    response was written in full, or whose process died at most a minute ago. (A request of a dead
-    process whose turn has ended is chosen last, because its response may have been written.) No
-    other retry can attach to it while this one waits. Returns None if there is none.
+    response was written in full, or else one whose process died at most a minute ago. (One whose
+    turn has ended is chosen after the others, because its response may have been written, and one
+    that was being written last.) No other retry can attach to it while this one waits. Returns None
+    if there is none.
     """
     request = (credential, path, digest, tx.now - RETRY_SECONDS, process)
     while (found := tx.one(_INTERRUPTED, *request)) is not None:
         if tx.run(_ATTACH, process, *found):  # no other retry was faster
             return get_response(tx, found[0])
     return None
+
+
+def begin_answer(tx: Transaction, response_id: str, process: str) -> bool:
+    """Record that a response is about to be written, while equal requests wait for theirs.
+
+    If the process dies, their retries attach to the other responses first. The time is in `cut_at`,
+    which is empty for open connections otherwise. Returns False if another connection waits for the
+    response now.
+    """
+    sql = "UPDATE responses SET cut_at = ? WHERE id = ? AND connection = 'open' AND process = ?"
+    return tx.run(sql, tx.now, response_id, process) == 1
 
 
 def end_connection(tx: Transaction, response_id: str, process: str, *, complete: bool) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 import attrs
@@ -40,8 +40,18 @@ class OpenRequest:
     """Cancelled if its token is revoked."""
     content: tuple[str, str] | None = None
     """Its path and the hash of its body, if a retry may attach to it."""
+    beside: Collection[OpenRequest] = ()
+    """The open requests of its token, of which it is one."""
+    ending_since: float | None = None
+    """When the last part of its answer began to be written; None before, and after that."""
     answered: bool = False
     """Whether its answer was written. Then it no longer counts; its end may not be recorded yet."""
+
+    def equals(self) -> list[OpenRequest]:
+        """Return the other open requests with the same content."""
+        if self.content is None or len(self.beside) == 1:
+            return []
+        return [each for each in self.beside if each.content == self.content and each is not self]
 
     def note_answered(self) -> None:
         """Note that its answer was written."""
@@ -65,9 +75,14 @@ class OpenRequests:
         """Return the number of open requests."""
         return sum(map(_unanswered, self._open.values()))
 
-    def has_equal(self, token_id: str, content: tuple[str, str]) -> bool:
-        """Whether a request of a token with this path and body is open."""
-        return any(each.content == content for each in self._open.get(token_id, ()))
+    def equals(self, token_id: str, content: tuple[str, str]) -> set[OpenRequest]:
+        """Return the open requests of a token with this path and body."""
+        return {each for each in self._open.get(token_id, ()) if each.content == content}
+
+    def note_end(self) -> None:
+        """Wake those that wait for the end of a request."""
+        set_event(self.ended)
+        self.ended = trio.Event()
 
     @contextmanager
     def opened(self, token_id: str) -> Iterator[OpenRequest]:
@@ -82,7 +97,7 @@ class OpenRequests:
             text = f"The token has {self._limit} requests at the same time"
             raise self._refusal(text, "too_many_streams")
         set_event(self._opened)
-        request = OpenRequest()
+        request = OpenRequest(beside=requests)
         with request.scope:
             requests.add(request)
             try:
@@ -92,8 +107,7 @@ class OpenRequests:
                 if not requests:
                     del self._open[token_id]
                 if request.content is not None:
-                    set_event(self.ended)
-                    self.ended = trio.Event()
+                    self.note_end()
 
     def _refusal(self, text: str, code: str) -> ApiError:
         return ApiError(429, f"{text}.", code=code, headers={"Retry-After": self._wait})

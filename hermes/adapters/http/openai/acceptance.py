@@ -72,14 +72,19 @@ async def _attach(call: Call, path: str, digest: str) -> StoredResponse | None:
     If an equal request is open, its client may have gone away without the server knowing it yet.
     Then the retry waits for its end, for a moment: the client may as well be another one.
     """
-    requests, deadline = call.services.requests, trio.current_time() + NOTICE_SECONDS
+    services, caller, content = call.services, call.caller.id, (path, digest)
+    requests, deadline = services.requests, trio.current_time() + NOTICE_SECONDS
     while True:
-        ended, equal = requests.ended, requests.has_equal(call.caller.id, (path, digest))
-        found = await call.runtime.api.attach(call.caller.id, path, digest, call.services.process)
-        if found is not None or not equal or trio.current_time() >= deadline:
+        await services.endings.catch_up()
+        ended, equal = requests.ended, requests.equals(caller, content)
+        found = await call.runtime.api.attach(caller, path, digest, services.process)
+        if found is not None or not equal:
             return found
-        with trio.move_on_at(deadline):
-            await ended.wait()
+        if equal <= requests.equals(caller, content):  # none has ended meanwhile
+            if trio.current_time() >= deadline:
+                return None
+            with trio.move_on_at(deadline):
+                await ended.wait()
 
 
 async def accept(call: Call, inbound: Inbound) -> Accepted:

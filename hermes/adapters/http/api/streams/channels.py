@@ -16,7 +16,7 @@ import trio
 from hermes.adapters.jsonrpc.frames import encode
 from hermes.background import set_event
 
-_NUMBER = re.compile("[0-9]{1,18}")
+_EVENT_ID = re.compile(r"(\w+)\.(\w+)\.[0-9]{1,9}\.([0-9]{1,18})", re.ASCII)
 MAX_ENTRIES = 1000
 MAX_BYTES = 1_000_000
 
@@ -62,12 +62,16 @@ class Numbers:
 class Channel:
     """The latest events of one conversation, or of the list of conversations."""
 
-    __slots__ = ("_entries", "_floor", "_size", "listeners", "name", "numbers", "unused_since")
+    __slots__ = (
+        "_entries", "_floor", "_size", "attempt", "listeners", "name", "numbers", "unused_since",
+    )  # fmt: skip
 
     def __init__(self, name: str, numbers: Numbers) -> None:
         self.name: str = name
         """Tells the ids of its events from those of other channels."""
         self.numbers: Numbers = numbers
+        self.attempt: int = 0
+        """The attempt of the running turn, or of the last one; 0 before the first."""
         self.listeners: set[Listener] = set()
         self.unused_since: float = trio.current_time()
         self._entries: deque[Entry] | None = None  # most conversations are idle
@@ -77,15 +81,14 @@ class Channel:
 
     def event_id(self, number: int) -> str:
         """Return the id of an event of this channel."""
-        return f"{self.numbers.process}.{self.name}.{number}"
+        return f"{self.numbers.process}.{self.name}.{self.attempt}.{number}"
 
     def position(self, event_id: str | None) -> int | None:
         """Return the number in an event id; None if the events after it cannot be replayed."""
-        process, _, rest = (event_id or "").partition(".")
-        name, _, digits = rest.partition(".")
-        if (process, name) != (self.numbers.process, self.name):
+        found = _EVENT_ID.fullmatch(event_id or "")
+        if found is None or found.groups()[:2] != (self.numbers.process, self.name):
             return None
-        number = int(digits) if _NUMBER.fullmatch(digits) else -1
+        number = int(found[3])
         return number if self.has_all_after(number) and number <= self.numbers.last else None
 
     def has_all_after(self, number: int) -> bool:

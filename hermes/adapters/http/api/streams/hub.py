@@ -35,6 +35,7 @@ from hermes.events import (
     SessionMoved,
     TitleChanged,
     TurnEnded,
+    TurnStarted,
 )
 from hermes.messages import ConversationView, TurnProgress
 from hermes.user_code import contained
@@ -100,6 +101,8 @@ class Conversation(Channel):
     def take(self, envelope: Envelope, view: ConversationView | None = None) -> None:
         """Send an event to the listeners, with what has changed in the store."""
         event, changes = envelope.event, NOTHING
+        if isinstance(event, TurnStarted):
+            self.attempt = event.attempt
         if self.known is not None:
             self.known.receive(event)
             changes = NOTHING if view is None else self.known.update(view)
@@ -118,6 +121,7 @@ class Conversation(Channel):
     def compare(self, view: ConversationView, turn: TurnProgress | None) -> None:
         """Tell the listeners what is different in the store."""
         self.stamp = view.stamp
+        self.attempt = self.attempt if turn is None else turn.attempt
         if self.known is None:
             self.known = Known.of(view, turn)
             return

@@ -40,6 +40,7 @@ from hermes.adapters.http.openai.chat.targets import (
     stored_target,
 )
 from hermes.adapters.http.openai.models import DEFAULT, agent_of
+from hermes.adapters.http.turns.endings import Ending
 from hermes.adapters.http.turns.logs import TurnLog
 from hermes.errors import HistoryChanged
 from hermes.messages import (
@@ -84,10 +85,9 @@ async def create(call: Call) -> Response:
     if accepted is None:
         new = new_request(call, new_id("chatcmpl").replace("_", "-"), PATH, digest, key=key)
         accepted = await _accept(call, request, agent, new)
-    tracked = accepted.response.id if accepted.tracked else None
-    answer = _stream if request.stream else _plain
-    make = partial(answer, call.services, accepted.response, request)
-    return Tracked(call.services, tracked, make)
+    ending = call.ending(accepted.response.id if accepted.tracked else None)
+    answer = partial(_stream, ending) if request.stream else _plain
+    return Tracked(ending, partial(answer, call.services, accepted.response, request))
 
 
 def _is_simple(call: Call, request: ChatRequest) -> bool:
@@ -204,14 +204,16 @@ async def _plain(services: Services, response: StoredResponse, request: ChatRequ
     return json_response(completion(response, reply)) if error is None else error.response()
 
 
-async def _stream(services: Services, response: StoredResponse, request: ChatRequest) -> Response:
+async def _stream(
+    ending: Ending, services: Services, response: StoredResponse, request: ChatRequest
+) -> Response:
     await trio.lowlevel.checkpoint()
     chunks = ChunkStream(response, include_usage=request.include_usage)
-    return EventStream(_chunks(services, response, chunks), at_once=True)
+    return EventStream(_chunks(services, response, chunks, ending), at_once=True)
 
 
 async def _chunks(
-    services: Services, response: StoredResponse, chunks: ChunkStream
+    services: Services, response: StoredResponse, chunks: ChunkStream, ending: Ending
 ) -> AsyncGenerator[bytes, None]:
     """Yield the chunks of a completion while its turn runs."""
     yield chunks.begin()
@@ -229,6 +231,7 @@ async def _chunks(
         yield error_frame(stopping())
         raise stopping()  # the connection counts as cut
     _mark_shown(services, reply)
+    await ending.begin()
     yield chunks.end(reply)
 
 

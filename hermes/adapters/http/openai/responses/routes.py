@@ -49,6 +49,7 @@ from hermes.adapters.http.openai.responses.streams import (
     read_stored,
 )
 from hermes.adapters.http.openai.responses.targets import Target, target_of
+from hermes.adapters.http.turns.endings import Ending
 from hermes.messages import (
     Inbound,
     JsonObject,
@@ -103,7 +104,7 @@ async def create(call: Call) -> Response:
     accepted = await find_repeated(call, PATH, digest)
     if accepted is None:
         accepted = await _accept(call, parameters, digest)
-    return _answer(call.services, accepted, parameters)
+    return _answer(call, accepted, parameters)
 
 
 def _is_simple(parameters: Parameters) -> bool:
@@ -155,17 +156,17 @@ async def _opening(call: Call, target: Target, agent: str | None) -> Opening | N
     return opening
 
 
-def _answer(services: Services, accepted: Accepted, parameters: Parameters) -> Response:
+def _answer(call: Call, accepted: Accepted, parameters: Parameters) -> Response:
     """Return the answer in the form that the client asked for."""
-    response = accepted.response
-    tracked = response.id if accepted.tracked else None
+    services, response = call.services, accepted.response
+    ending = call.ending(response.id if accepted.tracked else None)
     if parameters.stream:
-        make = partial(_stream, services, response, -1)
+        make = partial(_stream, services, response, ending)
     elif parameters.background:
         make = partial(_now, services, response)
     else:
         make = partial(_plain, services, response)
-    return Tracked(services, tracked, make)
+    return Tracked(ending, make)
 
 
 async def _plain(services: Services, response: StoredResponse) -> Response:
@@ -195,7 +196,9 @@ async def _now(services: Services, response: StoredResponse) -> Response:
     return json_response(response_object(response, output, running=running))
 
 
-async def _stream(services: Services, response: StoredResponse, after: int) -> Response:
+async def _stream(
+    services: Services, response: StoredResponse, ending: Ending, after: int = -1
+) -> Response:
     """Stream the response from the event after `after`.
 
     If clients have seen its events, they are still in memory, or the whole stream is repeated.
@@ -203,13 +206,13 @@ async def _stream(services: Services, response: StoredResponse, after: int) -> R
     await trio.lowlevel.checkpoint()  # a turn that need not wait begins now
     log = services.logs.find(response.inbox_id)
     if log is not None and isinstance(log.listener, LiveResponse) and after < FROM_STORE:
-        return EventStream(read_live(services, log.listener, log, after))
+        return EventStream(read_live(services, log.listener, log, ending, after))
     reply = response.reply or (None if log is None else log.reply)
     if reply is not None:
-        return EventStream(read_stored(services, response, reply, after))
+        return EventStream(read_stored(services, response, reply, ending, after))
     log = services.logs.log(response.inbox_id)
     live = live_response(services, response, log)
-    return EventStream(read_live(services, live, log, after), at_once=after < 0)
+    return EventStream(read_live(services, live, log, ending, after), at_once=after < 0)
 
 
 # Retrieval
@@ -233,7 +236,8 @@ async def retrieve(call: Call) -> Response:
     if re.fullmatch("-?[0-9]{1,18}", after) is None:
         text = "starting_after must be the number of an event."
         raise ApiError(400, text, code="invalid_value", param="starting_after")
-    return Tracked(call.services, None, partial(_stream, call.services, response, int(after)))
+    ending = call.ending(None)
+    return Tracked(ending, partial(_stream, call.services, response, ending, int(after)))
 
 
 async def cancel(call: Call) -> Response:
@@ -310,9 +314,9 @@ async def steer(call: Call) -> Response:
             text = "The response is not in progress, so it cannot be steered."
             raise ApiError(409, text, code="not_in_progress")
         accepted = await _accept_steering(call, response, body, digest)
-    steering = accepted.response.id if accepted.tracked else None
-    make = partial(_steered, call.services, response, accepted.response.id)
-    return Tracked(call.services, steering, make)
+    steering = accepted.response.id
+    make = partial(_steered, call.services, response, steering)
+    return Tracked(call.ending(steering if accepted.tracked else None), make)
 
 
 async def _accept_steering(

@@ -8,6 +8,7 @@ and as a whole: numbers below that belong to another stream.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable
 
@@ -30,11 +31,14 @@ from hermes.adapters.http.openai.responses.outcomes import (
     rows_of,
     when_ended,
 )
+from hermes.adapters.http.turns.endings import Ending
 from hermes.adapters.http.turns.logs import TurnLog
 from hermes.background import set_event, start_soon
 from hermes.events import RuntimeEvent, TurnEnded, TurnStarted
-from hermes.messages import JsonObject, Receipt, Reply, StoredResponse
+from hermes.messages import JsonObject, Receipt, Reply, StoredMessage, StoredResponse
 from hermes.user_code import contained
+
+_logger: logging.Logger = logging.getLogger(__name__)
 
 BLOCK = 1_000_000
 """How many numbers an attempt has."""
@@ -119,7 +123,10 @@ class LiveResponse:
         """Publish the end of the response."""
         self.outcome = outcome
         created = [] if self.frames or self.dropped >= 0 else [self._about("created")]
-        self._publish([*created, *events, final_event(self.response, outcome)])
+        try:
+            self._publish([*created, *events, final_event(self.response, outcome)])
+        finally:  # whatever fails, nobody waits any longer
+            self._wake()
 
     def stop(self) -> None:
         """Wake all clients: the server stops."""
@@ -202,36 +209,48 @@ async def _record_last(services: Services, live: LiveResponse) -> None:
 
 
 async def _publish_end(services: Services, live: LiveResponse, reply: Reply) -> None:
-    """Compare what was streamed with what is stored, record the difference, and publish the end."""
-    runtime, response = services.runtime, live.response
-    rows = []
-    with contained():
-        rows = await rows_of(runtime, response.session_key, reply)
+    """Compare what was streamed with what is stored, record the difference, and publish the end.
+
+    If that fails, the response ends with what was streamed.
+    """
+    rows, events = list[StoredMessage](), list[JsonObject]()
+    with contained():  # the store may be busy; then the reply has to do
+        rows = await rows_of(services.runtime, live.response.session_key, reply)
+    with contained() as caught:
+        events = _last_events(live, rows, reply)
+    if live.items.lost or live.written:
+        with contained():  # the store may be busy
+            await services.runtime.api.record_items(live.response.id, live.lost)
+    with contained() as failed:
+        live.finish(Outcome(reply, live.items.output, when_ended(rows)), events)
+    if (error := caught.error or failed.error) is not None:
+        _logger.error("the end of %s is not as it is stored", live.response.id, exc_info=error)
+
+
+def _last_events(live: LiveResponse, rows: list[StoredMessage], reply: Reply) -> list[JsonObject]:
+    """Return the events that lead from what was streamed to what is stored."""
+    response = live.response
     if response.stored:
         bodies = bodies_of(response.id, rows, reply, mcp=has_tools(response))
     else:
         bodies = live.items.streamed(reply)
-    events = list(live.items.finish(bodies))
-    if live.items.lost or live.written:
-        with contained():
-            await runtime.api.record_items(response.id, live.lost)
-    live.finish(Outcome(reply, live.items.output, when_ended(rows)), events)
+    return list(live.items.finish(bodies))
 
 
 # Readers
 
 
 async def read_live(
-    services: Services, live: LiveResponse, log: TurnLog, after: int = -1
+    services: Services, live: LiveResponse, log: TurnLog, ending: Ending, after: int = -1
 ) -> AsyncGenerator[bytes, None]:
     """Yield the frames with a number above `after` as they are built, until the response ends.
 
     A client that was slower than the frames are kept gets the whole response from the store. Raises
     `ApiError` if the server stops first, so that the connection counts as cut.
     """
-    while True:
-        if after < live.dropped:
-            break
+    while after >= live.dropped:
+        if live.outcome is not None:
+            await ending.begin()
         start = bisect_right(live.numbers, after)
         if start < len(live.frames):
             chunk, after = b"".join(live.frames[start:]), live.numbers[-1]
@@ -240,20 +259,22 @@ async def read_live(
             return
         elif log.stopped:
             raise stopping()
-        else:
-            silent = True
-            with trio.move_on_after(KEEP_ALIVE):
-                await live.changed()
-                silent = False
-            if silent:
-                yield COMMENT
+        elif await _is_silent(live):
+            yield COMMENT
     reply = await log.wait()
-    async for chunk in read_stored(services, live.response, reply):
+    async for chunk in read_stored(services, live.response, reply, ending):
         yield chunk
 
 
+async def _is_silent(live: LiveResponse) -> bool:
+    """Wait for more frames. Returns whether there were none for a while."""
+    with trio.move_on_after(KEEP_ALIVE) as waiting:
+        await live.changed()
+    return waiting.cancelled_caught
+
+
 async def read_stored(
-    services: Services, response: StoredResponse, reply: Reply, after: int = -1
+    services: Services, response: StoredResponse, reply: Reply, ending: Ending, after: int = -1
 ) -> AsyncGenerator[bytes, None]:
     """Yield the frames of a response that has ended, built from the store."""
     fresh = await services.runtime.api.get_response(response.id) or response
@@ -266,6 +287,7 @@ async def read_stored(
     for index, item in enumerate(outcome.output):
         events += whole_item(index, item)
     events.append(final_event(fresh, outcome))
+    await ending.begin()
     frames = [
         frame(number, event) for number, event in enumerate(events, FROM_STORE) if number > after
     ]
