@@ -12,6 +12,7 @@ import { summary } from "./usage.js";
 const WINDOW = 120;
 const STEP = 40;
 const NEAR = 700; // pixels from an edge at which more is loaded
+const DECISION = /^\[The user has (approved|refused) one call of (.*?), with exactly these arguments: /s;
 const END = 60; // pixels from the end within which the view follows
 
 /** Copy a text to the clipboard, and say so. */
@@ -216,7 +217,7 @@ export class Messages {
       act("Copy message", "copy", () => copyText(row.text ?? "")),
       own && act("Edit message", "edit", actions.edit),
       act("Branch from here", "branch", actions.branch),
-      !own && act("Answer again", "retry", actions.retry, "only-latest"),
+      act("Answer again", "retry", actions.retry, "only-latest"),
       act("Take back", "undo", actions.undo, "only-latest"),
       !own && h("button", { type: "button", class: "meta muted numbers", hidden: true,
         title: "Show how this turn was made",
@@ -240,7 +241,7 @@ export function reasoning(value) {
 function noteNode(note) {
   const kind = { error: "error", stopped: "" }[note.kind] ?? "";
   return h("div", { class: `note ${kind} ${note.kind}`, role: note.kind === "error" ? "alert" : "note" },
-    icon({ error: "warning", stopped: "stop", command: "chevron" }[note.kind] ?? "spark"),
+    icon({ error: "warning", stopped: "stop", command: "chevron", decision: "key" }[note.kind] ?? "spark"),
     h("div", { class: "plain" }, note.text));
 }
 
@@ -261,6 +262,11 @@ function toItems(state) {
   for (const row of state.rows) {
     if (row.role === "tool") continue;
     addNotes(row.id);
+    const [, decided, tool] = (row.role === "user" && DECISION.exec(row.text ?? "")) || [];
+    if (decided) {
+      items.push({ key: row.id, note: { kind: "decision", text: `You ${decided} ${tool}.` } });
+      continue;
+    }
     const tools = (row.tool_calls ?? []).map((call) => toTool(call, results.get(call.id), state.finished));
     if (!row.text && !tools.length && !row.parts?.length && !row.reasoning) continue;
     const today = day(row.timestamp);

@@ -62,9 +62,9 @@ export class State {
           attempt: event.attempt, started_at: serverNow() });
         break;
       case "turn_ended":
+        this.note(event);
         for (const id of event.inbox_ids ?? []) this.waiting.delete(id);
         if (ours) this.turn = null;
-        this.note(event.reply, event.dropped_by);
         break;
       case "notice":
         this.addNote("notice", event.text);
@@ -119,8 +119,9 @@ export class State {
     this.version += 1;
   }
 
-  note(reply, droppedBy) {
-    if (!reply || droppedBy) return;
+  note({ reply, dropped_by, inbox_ids = [] }) {
+    const decides = inbox_ids.some((id) => /^\/(approve|deny) /.test(this.waiting.get(id)?.text ?? ""));
+    if (!reply || dropped_by || (decides && reply.status === "command")) return;
     if (reply.status === "interrupted") this.addNote("stopped", "You stopped this answer.");
     else if (reply.status === "command") this.addNote("command", reply.text);
     else if (reply.status === "failed" || reply.status === "refused") {
