@@ -19,6 +19,7 @@ export class State {
     this.approvals = [];
     this.notes = []; // replies that the transcript does not have, such as those of commands
     this.accepted = new Set(); // event ids of messages that the server has
+    this.decisions = new Set(); // messages that approve or deny a tool call
     this.finished = new Map(); // tool calls that ended while this page was open, with their durations
     this.version = 0; // of the rows and notes
   }
@@ -53,6 +54,7 @@ export class State {
     switch (event.type) {
       case "message_accepted":
         this.accepted.add(event.event_id);
+        if (/^\/(approve|deny) /.test(event.text)) this.decisions.add(event.inbox_id);
         if (!this.waiting.has(event.inbox_id)) {
           this.waiting.set(event.inbox_id, { parts: [], ...event });
         }
@@ -120,7 +122,7 @@ export class State {
   }
 
   note({ reply, dropped_by, inbox_ids = [] }) {
-    const decides = inbox_ids.some((id) => /^\/(approve|deny) /.test(this.waiting.get(id)?.text ?? ""));
+    const decides = inbox_ids.some((id) => this.decisions.has(id));
     if (!reply || dropped_by || (decides && reply.status === "command")) return;
     if (reply.status === "interrupted") this.addNote("stopped", "You stopped this answer.");
     else if (reply.status === "command") this.addNote("command", reply.text);
