@@ -1,4 +1,4 @@
-"""The files of the web page, read from the package and compressed once.
+"""The files of the web page, read from the package, freed of comments and compressed once.
 
 Their address contains a hash of all of them, so browsers keep them and an upgrade replaces them.
 Only names of the table below are found: a path is never looked up on the disk.
@@ -68,7 +68,7 @@ class Assets:
 def load_assets() -> Assets:
     """Read and compress the files of the page, once in a process."""
     contents = {
-        path.relative_to(FOLDER).as_posix(): path.read_bytes()
+        path.relative_to(FOLDER).as_posix(): _served(path)
         for path in sorted(FOLDER.rglob("*"))
         if path.suffix in TYPES and path.is_file()
     }
@@ -79,6 +79,25 @@ def load_assets() -> Assets:
     index = _NAMED.sub(rb"page/%b/\g<0>" % digest.encode(), contents.pop(INDEX))
     files = {name: _asset(name, content) for name, content in contents.items()}
     return Assets(index=_asset(INDEX, index), digest=digest, files=files)
+
+
+def _served(path: Path) -> bytes:
+    content = path.read_bytes()
+    return without_comments(content) if path.suffix in {".css", ".js"} else content
+
+
+def without_comments(source: bytes) -> bytes:
+    """Return a script or a style without indentation and lines of comments.
+
+    Lines keep their numbers. No string of the page goes over several lines; a test sees to it.
+    """
+    lines, inside = list[bytes](), False
+    for line in map(bytes.strip, source.split(b"\n")):
+        whole = b"*/" not in line or line.endswith(b"*/")
+        inside = inside or (line.startswith(b"/*") and whole)
+        lines.append(b"" if inside or line.startswith(b"//") else line)
+        inside = inside and b"*/" not in line
+    return b"\n".join(lines)
 
 
 def _asset(name: str, content: bytes) -> Asset:

@@ -4,6 +4,7 @@ import { get, onUnauthorized } from "./lib/api.js";
 import { button, h, icon, replace } from "./lib/dom.js";
 import * as router from "./lib/router.js";
 import { statusRegions } from "./lib/status.js";
+import { THEMES, choose, onTheme, theme } from "./lib/theme.js";
 
 // Each route: its pattern, its module, and its name in the navigation.
 const ROUTES = [
@@ -17,7 +18,6 @@ const NAVIGATION = [
   ["live", "Live view", "live", "#/live"],
   ["settings", "Settings", "settings", "#/settings"],
 ];
-const THEMES = { system: "System colours", light: "Light colours", dark: "Dark colours" };
 const SIGN_IN = /^#(?:token|code)=/;
 
 const regions = statusRegions();
@@ -39,6 +39,11 @@ replace(document.body,
 let started = false;
 let signingIn = false;
 onUnauthorized(showSignIn);
+addEventListener("hashchange", (event) => {
+  if (!SIGN_IN.test(location.hash)) return;
+  event.stopImmediatePropagation(); // it is no route
+  showSignIn();
+});
 start();
 
 async function start() {
@@ -88,32 +93,17 @@ async function showSignIn() {
 }
 
 function themeSwitch() {
-  const root = document.documentElement;
   const names = Object.keys(THEMES);
   const icons = { system: "system", light: "sun", dark: "moon" };
-  const chosen = () => root.dataset.theme ?? "system";
+  const turn = () => choose(names[(names.indexOf(theme()) + 1) % names.length]);
   const element = button("Colours", { class: "quiet theme", onclick: turn }, "system");
-  show();
-  return element;
-
-  function turn() {
-    const next = names[(names.indexOf(chosen()) + 1) % names.length];
-    if (next === "system") {
-      delete root.dataset.theme;
-      localStorage.removeItem("hermes.theme");
-    } else {
-      root.dataset.theme = next;
-      localStorage.setItem("hermes.theme", next);
-    }
-    show();
-  }
-
-  function show() {
-    const label = `Colours: ${THEMES[chosen()].toLowerCase().replace(" colours", "")}`;
-    replace(element, icon(icons[chosen()]));
+  onTheme((name) => {
+    const label = `Colours: ${THEMES[name].toLowerCase()}`;
+    replace(element, icon(icons[name]));
     element.setAttribute("aria-label", label);
     element.title = label;
-  }
+  });
+  return element;
 }
 
 function skip(event) {
