@@ -42,8 +42,8 @@ class EventRedactor:
         self._publish = publish
         self._text = redactor.stream()
         self._reasoning = redactor.stream()
-        self.published: list[TextDelta | ToolStarted | ToolFinished | ApprovalAsked] = []
-        """The text that was published so far, the tools that ran, and the approvals asked for."""
+        self.published: list[RuntimeEvent] = []
+        """What was published so far."""
 
     def publish(self, event: RuntimeEvent) -> None:
         """Publish an event without secrets; withhold the part of a delta that may become one."""
@@ -58,8 +58,7 @@ class EventRedactor:
             case _:
                 self.flush()
                 event = _redact_event(event, self._redactor)
-                if isinstance(event, ToolStarted | ToolFinished | ApprovalAsked):
-                    self.published.append(event)
+                self.published.append(event)
                 self._publish(event)
 
     def flush(self) -> None:
@@ -92,7 +91,9 @@ class EventRedactor:
 
     def _publish_reasoning(self, text: str) -> None:
         if text:
-            self._publish(ReasoningDelta(text))
+            event = ReasoningDelta(text)
+            self.published.append(event)
+            self._publish(event)
 
 
 def redact_message(message: Message, redact: Redact) -> Message:

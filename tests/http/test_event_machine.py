@@ -10,21 +10,28 @@ from hypothesis import HealthCheck, example, given, strategies as st
 
 from hermes import open_runtime
 from hermes.adapters.http.api.streams.hub import Hub
+from hermes.adapters.http.api.streams.rendered.renderer import Renderer
 from hermes.background import open_background
 from hermes.config import Config
-from hermes.events import TextDelta, ToolFinished, ToolStarted
+from hermes.events import ReasoningDelta, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Inbound, ToolCall
 from hermes.testing import DeterministicCompressor
-from tests.support.event_clients import EventClient, stored_state
+from tests.support.event_clients import EventClient, rendered_state, stored_state
 from tests.support.examples import examples
 
 KEY = "agent:main:http:dm:ann:conv"
 STEPS = (
     "send", "send", "hold", "release", "undo", "retry", "edit", "new", "close", "title", "settings",
     "archive", "steer", "interrupt", "withdraw", "command", "compress", "switch", "delete", "post",
-    "cut", "cut", "connect", "stop_reading", "go_on", "flood", "flood", "race", "race", "race",
-    "restart", "kill",
+    "cut", "cut", "connect", "stop_reading", "go_on", "flood", "flood", "again", "race", "race",
+    "race", "restart", "kill",
 )  # fmt: skip
+
+
+async def inline(function, *args, limiter):
+    """Run a function without a thread."""
+    async with limiter:
+        return function(*args)
 
 
 class Killed(Exception):
@@ -39,7 +46,8 @@ class Gate:
     entered: trio.Event = attrs.Factory(trio.Event)
 
     async def agent(self, turn):
-        turn.emit(TextDelta("first "))
+        turn.emit(ReasoningDelta("let me see"))
+        turn.emit(TextDelta("*first* "))
         turn.emit(ToolStarted(ToolCall(id=f"call{turn.turn_id}", name="look")))
         turn.emit(ToolFinished(f"call{turn.turn_id}", "seen"))
         if "flood" in turn.text:
@@ -49,6 +57,12 @@ class Gate:
             for number in range(50):
                 turn.emit(TextDelta(f"{number} "))
                 await trio.lowlevel.checkpoint()
+        if "again" in turn.text:
+            await trio.sleep(0.01)
+            turn.emit(TextDelta("", restart=True))
+            for piece in ("# once\n\nmo", "re *and", " more*, *and", "*\n\n- a\n", "- b"):
+                turn.emit(TextDelta(piece))
+                await trio.sleep(0.01)
         if "hold" in turn.text:
             self.entered.set()
             await self.open.wait()
@@ -64,7 +78,7 @@ class World:
 
     def __init__(self, path):
         self.path = path
-        self.clients = [EventClient(KEY), EventClient(KEY)]
+        self.clients = [EventClient(KEY), EventClient(KEY), EventClient(KEY, rendered=True)]
         self.number = 0
         self.receipts = []
         self.first = None
@@ -81,8 +95,10 @@ class World:
         )
         self.nursery = await stack.enter_async_context(open_background())
         self.number += 1
-        self.hub = Hub(self.runtime, self.nursery, f"process{self.number}")
-        self.connect(self.clients[1])
+        renderer = Renderer(inline, pause=0.0)
+        self.hub = Hub(self.runtime, self.nursery, f"process{self.number}", renderer)
+        for client in self.clients[1:]:
+            self.connect(client)
 
     def connect(self, client):
         self.nursery.start_soon(client.listen, self.hub)
@@ -144,6 +160,9 @@ class World:
 
     async def do_flood(self, client):
         await self.hold("flood hold")
+
+    async def do_again(self, client):
+        await self.hold("again hold")
 
     async def hold(self, kind):
         held = self.held
@@ -249,7 +268,8 @@ class World:
                 await client.catch_up(self.hub)
             before, expected = expected, await stored_state(self.runtime, KEY)
         for client in self.clients:
-            assert client.model.comparable() == expected
+            state = rendered_state if client.rendered else stored_state
+            assert client.model.comparable() == await state(self.runtime, KEY)
 
 
 async def play(path, steps):
@@ -278,11 +298,12 @@ async def play(path, steps):
 
 
 @examples(60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 1)), max_size=10))
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2)), max_size=10))
 @example([("send", 1), ("undo", 1), ("send", 1), ("retry", 1), ("edit", 1)])
 @example([("hold", 1), ("steer", 1), ("cut", 0), ("release", 1), ("delete", 1)])
 @example([("hold", 1), ("send", 0), ("kill", 0), ("title", 1), ("send", 1)])
 @example([("stop_reading", 0), ("flood", 0), ("go_on", 0), ("compress", 1), ("switch", 1)])
+@example([("again", 2), ("cut", 2), ("connect", 2), ("release", 2)])
 @example([("race", 0), ("race", 1), ("restart", 0), ("race", 1), ("flood", 1)])
 @example([("race", 1), ("kill", 0), ("flood", 0), ("race", 0), ("delete", 1), ("send", 1)])
 def test_a_clients_model_equals_the_store(tmp_path_factory, steps):

@@ -8,7 +8,9 @@ import h11
 import msgspec
 import trio
 
-from hermes.adapters.http.api.streams.events import ConversationStream
+from hermes.adapters.http.api.streams.events import ConversationStream, RenderedStream
+from hermes.adapters.http.markdown.parsing import parse
+from hermes.events import AssistantMessage, ReasoningDelta, Steered, TextDelta, ToolStarted
 
 
 class Model:
@@ -92,6 +94,126 @@ class Model:
         }
 
 
+class RenderedModel(Model):
+    """What the page knows: texts are blocks of nodes."""
+
+    def apply(self, kind, data):
+        if kind == "reset":
+            self.blocks = {row["id"]: row.get("nodes") for row in data["history"]["messages"]}
+            self._take(data["turn"])
+        elif kind == "progress":
+            assert self.state["turn"]["turn_id"] == data["turn_id"]
+            self._grow(data)
+            return
+        event = data.get("event")
+        if event is not None and event["type"] == "turn_started":
+            self.parts = []
+        elif event is not None and event["type"] == "tool_started":
+            self.parts.append({"type": "tool", "call_id": event["call"]["id"]})
+        for row in data.get("changes", {}).get("history", {}).get("messages", ()):
+            assert not ("part" in row and "nodes" in row)
+            self.blocks[row["id"]] = self._part(row["part"]) if "part" in row else row.get("nodes")
+        if "turn" in data.get("changes", {}):
+            self._take(data["changes"]["turn"])
+        super().apply(kind, data)
+
+    def _take(self, turn):
+        self.parts = [{**part} for part in ([] if turn is None else turn["parts"])]
+        for part in self.parts:
+            if part["type"] == "text":
+                part["nodes"] = part["finished"] + part["open"]
+                part["done"] = len(part["finished"])
+
+    def _part(self, number):
+        [found] = [part for part in self.parts if part.get("number") == number]
+        assert found["done"] == len(found["nodes"])
+        return found["nodes"]
+
+    def _grow(self, data):
+        if data.get("restart"):
+            self.parts = [part for part in self.parts if part["type"] != "text"]
+        for update in data.get("parts", ()):
+            known = [part for part in self.parts if part.get("number") == update["number"]]
+            if not known:
+                new = {"type": update["type"], "number": update["number"]}
+                known = [{**new, "nodes": [], "done": 0, "text": ""}]
+                self.parts += known
+            [part] = known
+            if update["type"] == "reasoning":
+                part["text"] += update["text"]
+            else:
+                done = part["done"]
+                part["nodes"][done:] = patched(part["nodes"][done:], update["patch"])
+                part["done"] += update["finished"]
+
+    def comparable(self):
+        found = super().comparable()
+        found["blocks"] = [self.blocks[row["id"]] for row in self.state["history"]]
+        if found["turn"] is not None:
+            turn_id, attempt, _, *rest = found["turn"]
+            found["turn"] = (turn_id, attempt, [shown(part) for part in self.parts], *rest)
+        return found
+
+
+def patched(nodes, patch):
+    """Return nodes as a patch changes them."""
+    keep, change, rest = patch
+    kept = nodes[:keep]
+    if isinstance(change, str):
+        kept.append(nodes[keep] + change)
+    elif change is not None:
+        tag, children, attributes = nodes[keep]
+        kept.append([tag, patched(children, change), attributes])
+    return kept + rest
+
+
+def shown(part):
+    """Return what a part shows."""
+    return part["type"], part.get("nodes") or part.get("text") or part.get("call_id") or []
+
+
+def parts_of(events):
+    """Return the parts that a turn has after these events, as `shown` does."""
+    parts = []
+    for event in events:
+        if isinstance(event, TextDelta) and event.restart:
+            parts = [part for part in parts if part[0] != "text"]
+        elif isinstance(event, TextDelta | ReasoningDelta) and event.text:
+            kind = "text" if isinstance(event, TextDelta) else "reasoning"
+            if not parts or parts[-1][0] != kind:
+                parts.append([kind, ""])
+            parts[-1][1] += event.text
+        elif isinstance(event, ToolStarted):
+            parts.append(["tool", event.call.id])
+        elif isinstance(event, Steered | AssistantMessage):
+            parts.append(["end", ""])
+    return [
+        (kind, blocks_of(value) if kind == "text" else value)
+        for kind, value in parts
+        if kind != "end"
+    ]
+
+
+def blocks_of(text):
+    """Return the blocks of a text as a client gets them."""
+    return msgspec.to_builtins(parse(text))
+
+
+async def rendered_state(runtime, key):
+    """Return the state that the page must have, in the form of `RenderedModel.comparable`."""
+    view, events = await runtime.api.view(key), runtime.api.turn_events(key)
+    found = await stored_state(runtime, key)
+    shown_roles = [row.role in {"user", "assistant"} and row.content for row in view.rows]
+    found["blocks"] = [
+        blocks_of(row.content) if is_shown else None
+        for row, is_shown in zip(view.rows, shown_roles, strict=True)
+    ]
+    if found["turn"] is not None:
+        turn_id, attempt, _, *rest = found["turn"]
+        found["turn"] = (turn_id, attempt, parts_of(events), *rest)
+    return found
+
+
 async def stored_state(runtime, key):
     """Return the state that a client must have, in the form of `Model.comparable`."""
     view, turn = await runtime.api.view(key), runtime.api.progress(key)
@@ -121,9 +243,10 @@ class EventClient:
     While `reading` is False, it takes nothing more, like a client whose buffers are full.
     """
 
-    def __init__(self, key):
+    def __init__(self, key, *, rendered=False):
         self.key = key
-        self.model = Model()
+        self.rendered = rendered
+        self.model = RenderedModel() if rendered else Model()
         self.last_id = None
         self.resets = 0
         self.kinds = []
@@ -135,8 +258,11 @@ class EventClient:
     async def listen(self, hub):
         """Connect, with the id of the last event, and read until the stream ends."""
         self._rest = b""
-        channel = hub.conversation(self.key)
-        stream = ConversationStream(hub, channel, channel.position(self.last_id))
+        if self.rendered:
+            stream = RenderedStream(hub, self.key, self.last_id)
+        else:
+            channel = hub.conversation(self.key)
+            stream = ConversationStream(hub, channel, channel.position(self.last_id))
         with trio.CancelScope() as scope:
             self._scope = scope
 
@@ -174,7 +300,11 @@ class EventClient:
         """Wait until the client has everything that was sent."""
         self.go_on()
         channel = hub.conversation(self.key)
-        state = await hub.snapshot(channel)
+        state = await hub.snapshot(channel, rendered=self.rendered)
+        if self.rendered:
+            channel = hub.rendered(self.key)
+            while not channel.is_idle:
+                await trio.lowlevel.checkpoint()
         final = int(state.id.rpartition(".")[2])
         while not self._has(channel, final):
             await trio.lowlevel.checkpoint()
@@ -183,7 +313,9 @@ class EventClient:
         position = channel.position(self.last_id)
         if position is None:
             return False
-        return not [entry for entry in channel.after(position) if entry.number <= final]
+        return not [
+            entry for entry in channel.after(position) if self.rendered or entry.number <= final
+        ]
 
 
 class Events:

@@ -204,6 +204,11 @@ class RunningTurn:
         )
 
     @property
+    def published_events(self) -> list[RuntimeEvent]:
+        """All that was published since the start, in order."""
+        return [*self._published]
+
+    @property
     def _deltas(self) -> list[TextDelta]:
         return [event for event in self._published if isinstance(event, TextDelta)]
 

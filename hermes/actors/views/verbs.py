@@ -11,7 +11,7 @@ from hermes.actors.intake import Intake
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.following import so_far
 from hermes.actors.supervisor import Supervisor
-from hermes.events import Envelope
+from hermes.events import Envelope, RuntimeEvent
 from hermes.messages import (
     ActorInfo,
     Approval,
@@ -98,6 +98,18 @@ class Views:
         actor = self._supervisor.find(session_key)
         turn = None if actor is None else actor.runner.latest
         return None if turn is None else turn.progress
+
+    def turn_events(self, session_key: str) -> list[RuntimeEvent]:
+        """Return all that the running turn of a conversation has published, in order.
+
+        It is what `progress` adds up; there is no checkpoint either.
+        """
+        self._supervisor.require_running()
+        actor = self._supervisor.find(session_key)
+        turn = None if actor is None else actor.runner.latest
+        if turn is None or turn.progress is None:
+            return []
+        return [encodable(event) for event in turn.published_events]
 
     def published(self, session_key: str) -> list[Envelope]:
         """Return what the running turn of a conversation has published, as events; [] without one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict
 
 import msgspec
@@ -15,6 +15,7 @@ from hermes.adapters.http.credentials import new_id
 from hermes.adapters.http.endpoints import Call, Endpoint, json_response
 from hermes.adapters.http.errors import ApiError, not_found
 from hermes.adapters.jsonrpc.rows import to_row
+from hermes.adapters.jsonrpc.types import Row
 from hermes.messages import ConversationSettings, ConversationSummary, SearchHit
 
 PATH = "/api/conversations"
@@ -151,17 +152,20 @@ async def history(call: Call) -> Response:
     key, query = resolve(call, call.path["key"]), call.query(t.HistoryQuery)
     if query.before is not None and query.after is not None:
         raise ApiError(400, "Pass only one of `before` and `after`.", code="invalid_value")
-    page = HistoryPageOptions(
+    options = HistoryPageOptions(
         limit=query.limit, before=query.before, after=query.after, lineage=query.lineage
     )
     if query.session_id is None:
-        rows = await call.runtime.conversation(key).history(**page, include_waiting=False)
+        rows = await call.runtime.conversation(key).history(**options, include_waiting=False)
     else:
         found = await call.runtime.admin.find(query.session_id, session_key=key)
         if found is None or query.session_id not in found.lineage or found.session is None:
             raise not_found("such session in this conversation")
-        rows = await call.runtime.admin.messages(query.session_id, **page)
-    return json_response(t.HistoryPage([to_row(row) for row in rows]))
+        rows = await call.runtime.admin.messages(query.session_id, **options)
+    page: Sequence[Row] = [to_row(row) for row in rows]
+    if query.rendered:
+        page = await call.services.hub.renderer.rows(key, page)
+    return json_response(t.HistoryPage(page))
 
 
 async def sessions(call: Call) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -104,7 +105,7 @@ class HistoryQuery(msgspec.Struct, kw_only=True):
     """The page to return: the latest messages, or those before or after one.
 
     `session_id` is another session of the conversation. With `lineage`, the sessions before
-    compressions come first.
+    compressions come first. With `rendered`, messages have their text as nodes, too.
     """
 
     limit: Count = 100
@@ -112,12 +113,13 @@ class HistoryQuery(msgspec.Struct, kw_only=True):
     after: RowId | None = None
     lineage: bool = False
     session_id: Annotated[str, Meta(max_length=200)] | None = None
+    rendered: bool = False
 
 
 class HistoryPage(msgspec.Struct):
     """Messages of a transcript, oldest first."""
 
-    messages: list[Row]
+    messages: Sequence[Row]
 
 
 class SessionsQuery(msgspec.Struct, kw_only=True):

@@ -13,6 +13,12 @@ from hermes.adapters.http.api.live.types import LiveSnapshot
 from hermes.adapters.http.api.names import is_visible, prefixes, resolve
 from hermes.adapters.http.api.streams.channels import Channel, Entry, Listener, frame
 from hermes.adapters.http.api.streams.hub import Conversation, Hub
+from hermes.adapters.http.api.streams.rendered.channel import rendered_snapshot
+from hermes.adapters.http.api.streams.rendered.types import (
+    Progress,
+    RenderedEvent,
+    RenderedSnapshot,
+)
 from hermes.adapters.http.api.streams.state import (
     ConversationEvent,
     ListEvent,
@@ -37,6 +43,21 @@ class EventsQuery(msgspec.Struct):
     """Where to go on: the id of the last event, for clients that cannot send `Last-Event-ID`."""
 
     last_event_id: str | None = None
+
+
+class RenderedQuery(msgspec.Struct):
+    """With `rendered`, texts are blocks of nodes, as the web page shows them."""
+
+    rendered: bool = False
+
+
+class ConversationQuery(EventsQuery):
+    """Where to go on; with `rendered`, texts are blocks of nodes, as the web page shows them.
+
+    The texts of the running turn are then in events `progress`.
+    """
+
+    rendered: bool = False
 
 
 class EventStream(Response):
@@ -120,6 +141,18 @@ class ConversationStream(EventStream):
         return await self.hub.snapshot(self._conversation)
 
 
+class RenderedStream(EventStream):
+    """The events of one conversation, with texts as nodes."""
+
+    def __init__(self, hub: Hub, session_key: str, event_id: str | None) -> None:
+        channel = hub.rendered(session_key)
+        super().__init__(hub, channel, channel.position(event_id))
+        self._conversation = hub.conversation(session_key)
+
+    async def _reset(self) -> RenderedSnapshot | None:
+        return await rendered_state(self.hub, self._conversation)
+
+
 class ListStream(EventStream):
     """The conversations of a caller, as they change."""
 
@@ -161,29 +194,40 @@ async def _watch(receive: Receive, connected: trio.CancelScope) -> None:
 async def conversation_events(call: Call) -> Response:
     """Send what happens in a conversation, from its current state on."""
     await trio.lowlevel.checkpoint()
-    channel = call.services.hub.conversation(resolve(call, call.path["key"]))
-    return ConversationStream(call.services.hub, channel, _position(call, channel))
+    hub, key = call.services.hub, resolve(call, call.path["key"])
+    if call.query(ConversationQuery).rendered:
+        return RenderedStream(hub, key, _last_id(call))
+    channel = hub.conversation(key)
+    return ConversationStream(hub, channel, channel.position(_last_id(call)))
 
 
 async def list_events(call: Call) -> Response:
     """Send each conversation of the caller that changes; an operator sees all."""
     await trio.lowlevel.checkpoint()
-    return ListStream(call, _position(call, call.services.hub.list))
+    return ListStream(call, call.services.hub.list.position(_last_id(call)))
 
 
 async def get_snapshot(call: Call) -> Response:
     """Return the state of a conversation, as the event `reset` does."""
     hub = call.services.hub
-    found = await hub.snapshot(hub.conversation(resolve(call, call.path["key"])))
+    channel = hub.conversation(resolve(call, call.path["key"]))
+    rendered = call.query(RenderedQuery).rendered
+    found = await (rendered_state(hub, channel) if rendered else hub.snapshot(channel))
     if found is None:
         raise ApiError(503, "The server is ending.", code="draining")
     return json_response(found)
 
 
-def _position(call: Call, channel: Channel) -> int | None:
-    """Return where the client wants to go on; None if it has to start with the state."""
+async def rendered_state(hub: Hub, channel: Conversation) -> RenderedSnapshot | None:
+    """Return the state of a conversation with nodes; None if the server ends."""
+    found = await hub.snapshot(channel, rendered=True)
+    return None if found is None else await rendered_snapshot(hub.renderer, found)
+
+
+def _last_id(call: Call) -> str | None:
+    """Return the id of the last event that the client knows."""
     query = call.request.query_params.get("last_event_id")
-    return channel.position(call.request.headers.get("last-event-id", query))
+    return call.request.headers.get("last-event-id", query)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -192,9 +236,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         path="/api/conversations/{key}/events",
         handle=conversation_events,
         summary="Stream what happens in a conversation.",
-        query=EventsQuery,
+        query=ConversationQuery,
         streams=True,
-        events=(Snapshot, ConversationEvent),
+        events=(Snapshot, ConversationEvent, RenderedSnapshot, RenderedEvent, Progress),
     ),
     Endpoint(
         method="GET",
@@ -210,6 +254,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         path="/api/conversations/{key}/snapshot",
         handle=get_snapshot,
         summary="Return the state of a conversation, with its running turn.",
+        query=RenderedQuery,
         result=Snapshot,
     ),
 )

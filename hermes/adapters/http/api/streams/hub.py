@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import attrs
 import trio
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -22,8 +21,11 @@ from hermes.actors.runtime import Runtime
 from hermes.adapters.http.api.streams.changes import NOTHING, Known, snapshot
 from hermes.adapters.http.api.streams.channels import Channel, Listener, Numbers
 from hermes.adapters.http.api.streams.list_feed import ListFeed
+from hermes.adapters.http.api.streams.rendered.channel import Joining, RenderedChannel, Sent
+from hermes.adapters.http.api.streams.rendered.renderer import Renderer
 from hermes.adapters.http.api.streams.state import ConversationEvent, Snapshot
-from hermes.background import set_event, start_soon
+from hermes.adapters.http.api.streams.waiting import Waiter
+from hermes.background import start_soon
 from hermes.errors import ActorStopped, StoreFailed
 from hermes.events import (
     ApprovalAsked,
@@ -51,23 +53,12 @@ STORED = (TurnEnded, SessionMoved, TitleChanged, MessagePosted, ApprovalAsked)
 """Events after which the stored state of a conversation is another one."""
 
 
-@attrs.define(eq=False)
-class Waiter:
-    """A client that waits for a snapshot; it gets none if the server ends."""
-
-    done: trio.Event = attrs.field(factory=trio.Event)
-    snapshot: Snapshot | None = None
-
-    def give(self, state: Snapshot | None) -> None:
-        """Let the client go on."""
-        self.snapshot = state
-        set_event(self.done)
-
-
 class Conversation(Channel):
     """The events of one conversation, and what its listeners know."""
 
-    __slots__ = ("known", "queue", "session_key", "stamp", "touched", "waiting", "working")
+    __slots__ = (
+        "known", "queue", "rendered", "session_key", "stamp", "touched", "waiting", "working",
+    )  # fmt: skip
 
     def __init__(self, session_key: str, numbers: Numbers) -> None:
         super().__init__(tag(session_key), numbers)
@@ -81,11 +72,22 @@ class Conversation(Channel):
         """Whether the stored state has to be compared."""
         self.waiting: list[Waiter] = []
         """Clients that want to have a snapshot."""
+        self.rendered: RenderedChannel | None = None
+        """The same events for the web page, while somebody wants them."""
 
     @property
-    def in_use(self) -> bool:
-        """Whether somebody listens, or waits for a snapshot."""
-        return bool(self.listeners or self.working)
+    def is_heard(self) -> bool:
+        """Whether somebody listens."""
+        return bool(self.listeners) or (self.rendered is not None and self.rendered.in_use)
+
+    def is_unused(self, since: float) -> bool:
+        """Whether nobody has listened since then."""
+        rendered = self.rendered
+        if rendered is not None and not rendered.in_use and rendered.unused_since < since:
+            self.rendered = None
+        if self.is_heard or self.working or self.rendered is not None:
+            return False
+        return self.unused_since < since
 
     @property
     def last_id(self) -> str:
@@ -97,6 +99,8 @@ class Conversation(Channel):
         self.queue.clear()
         self.known = None
         self.forget()
+        if self.rendered is not None:
+            self.rendered.restart()
 
     def take(self, envelope: Envelope, view: ConversationView | None = None) -> None:
         """Send an event to the listeners, with what has changed in the store."""
@@ -107,18 +111,24 @@ class Conversation(Channel):
             self.known.receive(event)
             changes = NOTHING if view is None else self.known.update(view)
         self.stamp = self.stamp if view is None else view.stamp
-        self.emit(
-            f"{event.__struct_config__.tag}",
-            self.session_key,
-            ConversationEvent(
-                session_key=self.session_key,
-                turn_id=envelope.turn_id,
-                event=event,
-                changes=UNSET if changes == NOTHING else changes,
-            ),
+        data = ConversationEvent(
+            session_key=self.session_key,
+            turn_id=envelope.turn_id,
+            event=event,
+            changes=UNSET if changes == NOTHING else changes,
         )
+        kind = f"{event.__struct_config__.tag}"
+        if not isinstance(event, AssistantMessage):
+            self.emit(kind, self.session_key, data)
+        if self.rendered is not None:
+            self.rendered.put(Sent(kind, data))
 
-    def compare(self, view: ConversationView, turn: TurnProgress | None) -> None:
+    def compare(
+        self,
+        view: ConversationView,
+        turn: TurnProgress | None,
+        published: Sequence[RuntimeEvent] = (),
+    ) -> None:
         """Tell the listeners what is different in the store."""
         self.stamp = view.stamp
         self.attempt = self.attempt if turn is None else turn.attempt
@@ -129,17 +139,26 @@ class Conversation(Channel):
         if changes != NOTHING:
             event = ConversationEvent(session_key=self.session_key, changes=changes)
             self.emit("changed", self.session_key, event)
+            if self.rendered is not None:
+                self.rendered.put(Sent("changed", event, published))
 
 
 class Hub:
     """Serves the event streams of one server."""
 
-    def __init__(self, runtime: Runtime, nursery: trio.Nursery, process: str) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        nursery: trio.Nursery,
+        process: str,
+        renderer: Renderer | None = None,
+    ) -> None:
         self._runtime = runtime
         self._nursery = nursery
         self._numbers = Numbers(process)
         self._conversations: dict[str, Conversation] = {}
         self.list: ListFeed = ListFeed(runtime, nursery, self._numbers)
+        self.renderer: Renderer = renderer or Renderer()
         self._subscription: Subscription | None = None
         self.closed: bool = False
 
@@ -152,6 +171,15 @@ class Hub:
             channel = self._conversations[session_key] = Conversation(session_key, self._numbers)
             self._subscribe()
         return channel
+
+    def rendered(self, session_key: str) -> RenderedChannel:
+        """Return the rendered channel of a conversation."""
+        channel = self.conversation(session_key)
+        if channel.rendered is None:
+            channel.rendered = RenderedChannel(
+                session_key, tag(session_key), self._numbers, self._nursery, self.renderer
+            )
+        return channel.rendered
 
     @contextmanager
     def listening(self, channel: Channel) -> Iterator[Listener]:
@@ -171,14 +199,15 @@ class Hub:
             self._subscription = self._runtime.subscribe(callback=self._receive, messages=True)
             start_soon(self._nursery, self._check)
 
-    async def snapshot(self, channel: Conversation) -> Snapshot | None:
+    async def snapshot(self, channel: Conversation, *, rendered: bool = False) -> Snapshot | None:
         """Return the state of a conversation; the events after its id follow from there.
 
-        Returns None if the server ends.
+        With `rendered`, they are those of the rendered channel, and the turn has its parts; the
+        messages have no nodes yet. Returns None if the server ends.
         """
         if self.closed:
             return None
-        waiter = Waiter()
+        waiter = Waiter(rendered)
         channel.waiting.append(waiter)
         self._work(channel)
         await waiter.done.wait()
@@ -202,6 +231,8 @@ class Hub:
         for conversation in self._conversations.values():
             for waiter in conversation.waiting:
                 waiter.give(None)
+            if conversation.rendered is not None:
+                conversation.rendered.close()
 
     # Events
 
@@ -210,7 +241,7 @@ class Hub:
         event, key = envelope.event, envelope.session_key
         self.list.receive(envelope)
         channel = self._conversations.get(key)
-        if channel is None or isinstance(event, AssistantMessage):
+        if channel is None:
             return
         if channel.working or _is_stored(event):
             channel.queue.append(envelope)
@@ -249,24 +280,36 @@ class Hub:
             view = await self._runtime.api.view(channel.session_key, known=known)
             envelope = channel.queue.pop(0)
             channel.take(envelope, view)
-            if isinstance(envelope.event, ApprovalAsked) and channel.listeners:
+            if isinstance(envelope.event, ApprovalAsked) and channel.is_heard:
                 self._runtime.mark_shown(envelope.event.approval)
         elif channel.waiting or channel.touched:
             # What was published before this line was sent; what is published after it waits.
             turn = self._runtime.api.progress(channel.session_key)
+            rendered = channel.rendered is not None
+            published = self._runtime.api.turn_events(channel.session_key) if rendered else []
             waiters, channel.touched = [*channel.waiting], False
             view = await self._runtime.api.view(
                 channel.session_key, known=None if waiters else known
             )
-            channel.compare(view, turn)
-            self._give(channel, waiters, snapshot(channel.last_id, view, turn))
+            channel.compare(view, turn, published)
+            channel.waiting = [waiter for waiter in channel.waiting if waiter not in waiters]
+            self._give(channel, waiters, snapshot(channel.last_id, view, turn), published)
 
-    def _give(self, channel: Conversation, waiters: list[Waiter], state: Snapshot) -> None:
-        channel.waiting = [waiter for waiter in channel.waiting if waiter not in waiters]
+    def _give(
+        self,
+        channel: Conversation,
+        waiters: list[Waiter],
+        state: Snapshot,
+        published: Sequence[RuntimeEvent],
+    ) -> None:
         for approval in state.approvals if waiters else ():
             self._runtime.mark_shown(approval)
         for waiter in waiters:
-            waiter.give(state)
+            if not waiter.rendered:
+                waiter.give(state)
+        joining = [waiter for waiter in waiters if waiter.rendered]
+        if joining:
+            self.rendered(channel.session_key).put(Joining(state, published, joining))
 
     async def _check(self) -> None:
         """Compare with the store, and forget channels without listeners, until there are none."""
@@ -274,7 +317,7 @@ class Hub:
             await trio.sleep(CHECK)
             unused = trio.current_time() - KEPT
             for key, channel in [*self._conversations.items()]:
-                if not channel.in_use and channel.unused_since < unused:
+                if channel.is_unused(unused):
                     del self._conversations[key]
             if not (self._conversations or self.list.listeners) or self.closed:
                 if self._subscription is not None:
@@ -286,7 +329,7 @@ class Hub:
 
     async def _compare(self) -> None:
         """Touch the conversations whose stored state is not the one that was read last."""
-        used = {key: each for key, each in self._conversations.items() if each.listeners}
+        used = {key: each for key, each in self._conversations.items() if each.is_heard}
         stamps = await self._runtime.api.stamps([*used])
         for key, channel in used.items():
             if channel.known is not None and channel.stamp != stamps.get(key):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -19,7 +21,7 @@ from hermes.messages import (
 class History(msgspec.Struct, frozen=True):
     """Messages of a transcript."""
 
-    messages: list[Row]
+    messages: Sequence[Row]
     replace: bool = False
     """Whether they replace the messages before; otherwise they follow them."""
     earlier: bool = False

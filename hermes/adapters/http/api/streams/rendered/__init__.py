@@ -1,0 +1,1 @@
+"""The event streams of the web page: Markdown as nodes, and answers as they grow."""
