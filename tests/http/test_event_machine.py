@@ -38,6 +38,15 @@ class Killed(Exception):
     """The process ends in the middle of whatever it does."""
 
 
+async def begin_again(turn):
+    """Discard the text, and say another one."""
+    await trio.sleep(0.01)
+    turn.emit(TextDelta("", restart=True))
+    for piece in ("# once\n\nmo", "re *and", " more*, *and", "*\n\n- a\n", "- b"):
+        turn.emit(TextDelta(piece))
+        await trio.sleep(0.01)
+
+
 @attrs.define
 class Gate:
     """Holds turns whose text says so."""
@@ -58,11 +67,7 @@ class Gate:
                 turn.emit(TextDelta(f"{number} "))
                 await trio.lowlevel.checkpoint()
         if "again" in turn.text:
-            await trio.sleep(0.01)
-            turn.emit(TextDelta("", restart=True))
-            for piece in ("# once\n\nmo", "re *and", " more*, *and", "*\n\n- a\n", "- b"):
-                turn.emit(TextDelta(piece))
-                await trio.sleep(0.01)
+            await begin_again(turn)
         if "hold" in turn.text:
             self.entered.set()
             await self.open.wait()
