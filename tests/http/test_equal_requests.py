@@ -178,6 +178,7 @@ async def test_a_retry_beside_a_busy_store_attaches_to_the_request_that_was_cut(
 async def test_a_retry_waits_for_an_end_that_takes_longer_than_it_would_wait(path, mock_clock):
     """It has found nothing when the record of the end fails, and its time is up."""
     agent, busy, hold = Agent(), Busy(), HoldFirst()
+    mock_clock.rate = 1.0  # a clock like any other, until it jumps
     async with (
         proxied_runtime(path, agent, end_connection=busy, attach_response=hold) as runtime,
         open_app(runtime, HttpConfig()) as app,
