@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import ExitStack
 
 import pytest
 from playwright.sync_api import Error, expect, sync_playwright
@@ -77,39 +78,75 @@ def problems():
     assert collected.found == []
 
 
-@pytest.fixture
-def new_context(chromium, problems, request):
-    """Make contexts of the browser: `new_context(viewport=…)`. Each has cookies of its own."""
-    contexts = []
+class Contexts:
+    """Makes contexts of the browser: `new_context(viewport=…)`. Each has cookies of its own."""
 
-    def make(**options):
-        context = chromium.new_context(**options)
+    def __init__(self, chromium, problems, item):
+        self._chromium, self._problems, self._item = chromium, problems, item
+        self._open = []
+
+    def __call__(self, **options):
+        defaults = {"locale": "en-GB", "timezone_id": "UTC", "reduced_motion": "no-preference"}
+        context = self._chromium.new_context(**{**defaults, **options})
         context.set_default_timeout(MILLISECONDS)
-        problems.watch(context)
-        contexts.append(context)
+        self._problems.watch(context)
+        self._open.append(context)
         return context
 
-    yield make
-    for context in contexts:
-        if request.node.stash.get(FAILED, False):
-            _photograph(context, request.node.name)
-        context.close()
+    def close(self):
+        """Close all contexts. A server that they use ends after them."""
+        while self._open:
+            context = self._open.pop()
+            if self._item.stash.get(FAILED, False):
+                _photograph(context, self._item.name)
+            context.close()
 
 
 @pytest.fixture
-def web(path):
+def new_context(chromium, problems, request):
+    """Make contexts of the browser."""
+    contexts = Contexts(chromium, problems, request.node)
+    yield contexts
+    contexts.close()
+
+
+@pytest.fixture
+def serve(path, new_context):
+    """Serve the page with a `PageAgent`, or with other agents: `serve(agent=…)`."""
+    with ExitStack() as servers:
+        yield lambda *arguments, **options: servers.enter_context(
+            web_server(path, *arguments, **options)
+        )
+        new_context.close()
+
+
+@pytest.fixture
+def web(serve):
     """A server with the web page, in a thread."""
-    with web_server(path) as server:
-        yield server
+    return serve()
 
 
 @pytest.fixture
-def page(new_context, web):
-    """A page on which the user ann is signed in; it shows the chat."""
-    context = new_context(extra_http_headers={"Authorization": f"Bearer {web.secret}"})
-    page = context.new_page()
-    page.goto(web.url)
-    return page
+def sign_in(new_context):
+    """Open the page as a signed-in user: `sign_in(web, "/live", role="operator")`."""
+
+    def open_page(web, route="", *, role="user", name="ann", context=None, **options):
+        if context is None:
+            context = new_context(**options)
+            token = web.sign_in_token(name, role)
+            response = context.request.post(f"{web.url}/api/sign-in", data={"token": token})
+            assert response.ok, response.text()
+        page = context.new_page()
+        page.goto(f"{web.url}/#{route}")
+        return page
+
+    return open_page
+
+
+@pytest.fixture
+def page(sign_in, web):
+    """The chat, opened by the user ann."""
+    return sign_in(web)
 
 
 FAILED = pytest.StashKey[bool]()

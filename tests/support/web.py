@@ -5,16 +5,20 @@ from __future__ import annotations
 import inspect
 import queue
 import threading
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
 import attrs
 import outcome
 import trio
 
+from hermes.adapters.http.credentials import digest_of, new_secret
+from hermes.adapters.http.web.people import LINK_PREFIX
+from hermes.agents import Endpoint, Secret, chat_agents
 from hermes.events import TextDelta
-from hermes.messages import TurnResult
-from tests.support.http import http_server, new_token
+from hermes.messages import Person, TurnResult
+from hermes.testing import open_model
+from tests.support.http import http_server
 
 SECONDS = 60
 """How long a test waits for the server."""
@@ -80,14 +84,12 @@ class WebServer:
         """Wait until a turn that is held has started, and return it."""
         return self.agent.held.get(timeout=SECONDS)
 
-    @property
-    def secret(self):
-        """The bearer token of the user ann."""
-        return self.server.secret
-
-    def new_secret(self, name, **options):
-        """Store another bearer token, and return its secret."""
-        return self.call(new_token, self.server.runtime, name, **options)
+    def sign_in_token(self, name="ann", role="user"):
+        """Return a one-time token with which a person can sign in."""
+        secret = new_secret(LINK_PREFIX)
+        person = Person(namespace=name, name=name, role=role)
+        self.call(self.server.runtime.api.add_sign_in, digest_of(secret), person)
+        return secret
 
 
 def _is_async(function):
@@ -133,3 +135,25 @@ def web_server(path, agent=None, **options):
         if isinstance(agent, PageAgent):
             agent.call = web.call
         yield web
+
+
+@contextmanager
+def model_server(path, answer, **options):
+    """Serve the page with agents that ask a loopback model; `answer(request)` is what it says."""
+
+    @asynccontextmanager
+    async def opened():
+        async with open_model(answer) as model:
+            endpoint = Endpoint(
+                base_url=model.openai_url, model="m", key=Secret("k"), attachments=("image", "file")
+            )
+            async with (
+                chat_agents(endpoint, protocol="openai", **options) as agents,
+                http_server(
+                    path, None, build_agent=agents.build, agent_spec=agents.agent_spec
+                ) as server,
+            ):
+                yield server
+
+    with running(opened) as (server, token):
+        yield WebServer(server, None, token)
