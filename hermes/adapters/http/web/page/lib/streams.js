@@ -271,12 +271,13 @@ function rejoin(path) {
 
 function beat(mine) {
   const now = Date.now();
-  if (now - heard > 5000) channel?.postMessage({ ...shared });
+  if (now - heard > 5000) channel?.postMessage(shared);
   mine.chunk = heard = now;
 }
 
 /** A tab wants a stream, and has everything up to an id. */
 function wanted(path, last) {
+  channel?.postMessage(shared);
   if (told.has(path)) channel?.postMessage({ reading: [[path, told.get(path)]] });
   else {
     told.set(path, last);
