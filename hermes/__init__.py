@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         AttachmentTooLarge as AttachmentTooLarge,
         AttachmentUnavailable as AttachmentUnavailable,
         BadImport as BadImport,
+        CannotRebuild as CannotRebuild,
         CompressorFailed as CompressorFailed,
         ContextOverflow as ContextOverflow,
         Draining as Draining,
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
         TurnClosed as TurnClosed,
         UnknownFile as UnknownFile,
         UnknownSession as UnknownSession,
+        UnknownTurn as UnknownTurn,
         Unsendable as Unsendable,
         WaitCircle as WaitCircle,
     )
@@ -183,14 +185,14 @@ _NAMES = {
     "embed": "embed",
     "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle AttachmentRefused "
     "AttachmentTooLarge "
-    "AttachmentUnavailable BadImport CompressorFailed "
+    "AttachmentUnavailable BadImport CannotRebuild CompressorFailed "
     "ContextOverflow Draining EventConflict FileDamaged HasContinuation HermesError "
     "HistoryChanged "
     "MessageRefused NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded RateLimited "
     "ReplyNotFound "
     "ReplyTimeout RequestRefused RetryAfter SessionEnded StoreBusy StoreError StoreFailed "
     "StoreFull StoreInUse StoreRefused StoreUnavailable TitleTaken TitleTooLong TurnClosed "
-    "UnknownFile UnknownSession Unsendable WaitCircle",
+    "UnknownFile UnknownSession UnknownTurn Unsendable WaitCircle",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessageAccepted "
     "MessagePosted MessageWaiting Notice ReasoningDelta Retrying RuntimeEvent SessionMoved Steered "
     "TextDelta TitleChanged ToolFinished ToolStarted TurnEnded TurnStarted",

@@ -177,6 +177,12 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Starts of a turn, interrupted by crashes, after which its message is set aside."""
     quarantine_time: Delay = 60.0
     """Seconds to pause a conversation that has failed three times within a minute."""
+    record_turns: bool = True
+    """Whether turns are recorded, so that they can be shown and repeated later.
+
+    A recording has the texts of each request to a model that are no messages, such as the system
+    prompt and the tools, without secrets. It is deleted with its session.
+    """
     agents_may_ask: bool = False
     """Whether an agent may send messages to other conversations, with `turn.runtime.ask`."""
     compression: CompressionConfig = msgspec.field(default_factory=CompressionConfig)

@@ -118,6 +118,14 @@ class AttachmentUnavailable(HermesError):
     """
 
 
+class UnknownTurn(HermesError, LookupError):
+    """The conversation has no recorded turn, or no recorded call, with this number."""
+
+
+class CannotRebuild(HermesError):
+    """What a recorded request was made of does not exist any more."""
+
+
 class UnknownFile(HermesError, LookupError):
     """The conversation has no file with this id."""
 

@@ -21,6 +21,7 @@ OPENAI = "openai-agents SQLiteSession"
 LANGGRAPH = "langgraph SqliteSaver.put"
 SMALL = "ours, 1,000 stored"
 LARGE = "ours, many stored"
+ONE_CALL, TEN_CALLS = "ours, one call a turn", "ours, ten calls a turn"
 CALLERS = 100
 ONE, MANY = "one session", "100 sessions"
 STORED_ONE, STORED_MANY = f"stored, {ONE}", f"stored, {MANY}"
@@ -78,6 +79,10 @@ OPENING = (
     Column("ms", "ms to the first answer", 2, explains="From the constructor to a query result."),
     Column("open_ms", "ms to open", 2, explains="The constructor alone."),
 )
+RECORDED = (
+    Column("call_bytes", "bytes per call", 0,
+           explains="Growth of the file, without the texts that are new."),
+)  # fmt: skip
 SIZE = (Column("mib", "MiB", explains="The file and all files beside it, after closing."),)
 
 
@@ -88,6 +93,7 @@ def groups(plan: Plan) -> list[Group]:
         Group(plan.stored_repetitions, _stored(plan)),
         *(Group(plan.repetitions, (cell,)) for cell in _on_files(plan)),
         Group(1, (_size(plan),)),  # it is the same every time
+        Group(1, (_recorded(plan),)),
     ]
 
 
@@ -171,6 +177,17 @@ def _size(plan: Plan) -> Cell:
                 (ours, theirs))  # fmt: skip
 
 
+def _recorded(plan: Plan) -> Cell:
+    turns = plan.sized // 20
+    one, ten = (
+        Contender(name, "ours", "recorded_calls", {"turns": turns, "calls": calls})
+        for name, calls in ((ONE_CALL, 1), (TEN_CALLS, 10))
+    )
+    return Cell("recorded", f"{turns:,} recorded turns", RECORDED,
+                "What a recorded call of a model takes in the file, besides the messages and the "
+                "texts that are new: prompts and tools are stored once.", (one, ten))  # fmt: skip
+
+
 def _both(
     ours: str, theirs: str, do: str, work: Mapping[str, object], size: tuple[int, int]
 ) -> tuple[Contender, Contender]:
@@ -224,6 +241,9 @@ GOALS = (
     Goal(f"size: {BLOCKING} / {SESSION_DB}",
          Ref("size", BLOCKING, "mib"), 0.5, Ref("size", SESSION_DB, "mib"),
          explains="Disk space for the same searchable messages."),
+    *(Goal(f"recorded: {name}", Ref("recorded", name, "call_bytes"), 300, unit="bytes",
+           explains="What a recorded call of a model takes, without new texts.")
+      for name in (ONE_CALL, TEN_CALLS)),
 )  # fmt: skip
 
 

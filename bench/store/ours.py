@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import statistics
 import time
@@ -16,6 +17,15 @@ from bench.harness import driver
 from bench.harness.driver import Figures, serve
 from bench.harness.sample_text import role, session_id, text
 from bench.harness.trio_timing import time_trio
+from hermes.messages import (
+    Content,
+    Inbound,
+    Message,
+    RecordedCall,
+    TurnCommit,
+    TurnRecord,
+    Usage,
+)
 from hermes.store import SessionStore, open_store
 
 FILLERS = 200
@@ -80,6 +90,54 @@ async def size(path: str, sessions: int, turns: int) -> Figures:
     return driver.size_figures(Path(path))
 
 
+def recorded_calls(path: str, turns: int, calls: int) -> Figures:
+    """Compare a file with recorded turns with the same file without recordings."""
+    sizes = []
+    for number, recorded in enumerate((0, calls)):
+        file = Path(f"{path}.{number}")
+        with SessionStore(file) as store:
+            for turn in range(turns):
+                _take_turn(store, turn, recorded)
+            store.vacuum()
+        sizes.append(file.stat().st_size)
+    return {"call_bytes": (sizes[1] - sizes[0]) / (turns * calls)}
+
+
+def _take_turn(store: SessionStore, turn: int, calls: int) -> None:
+    accepted = store.accept(Inbound(session_id(turn % 20), f"{turn}", text(0, turn)))
+    receipt = accepted.receipt
+    usage = Usage(input_tokens=12_345, output_tokens=678, cache_read_tokens=9_012, cost=0.0123)
+    made = [
+        RecordedCall(
+            settings=Content.of("settings"),
+            tools=Content.of("tools"),
+            system=Content.of("system"),
+            session_id=receipt.session_id,
+            history=(1, accepted.head.message_count),
+            rows=number + 1,
+            digest=hashlib.sha256(b"%d %d" % (turn, number)).hexdigest(),
+            started=3_456 * number,
+            first=3_456 * number + 789,
+            duration=3_123,
+            usage=usage,
+        )
+        for number in range(calls)
+    ]
+    store.commit_turn(
+        TurnCommit(
+            session_key=receipt.session_key,
+            session_id=receipt.session_id,
+            epoch=receipt.epoch,
+            revision=accepted.head.revision,
+            inbox_ids=[receipt.inbox_id],
+            rows=[Message("user", text(0, turn)), Message("assistant", text(1, turn))],
+            record=TurnRecord(started_at=time.time(), status="complete", calls=made)
+            if made
+            else None,
+        )
+    )
+
+
 def load(path: str, session: int, turns: int, times: int) -> Figures:
     """Load a transcript, alternating with `json.loads` of the same data."""
     with SessionStore(Path(path)) as store:
@@ -133,5 +191,7 @@ def cost(path: str, sessions: int, appends: int) -> Figures:
 
 if __name__ == "__main__":
     about = {"apsw": apsw.apsw_version(), "sqlite": apsw.sqlite_lib_version()}
-    commands = (append_blocking, append_awaited, fill, size, load, open_file, cost)
+    commands = (
+        append_blocking, append_awaited, fill, size, recorded_calls, load, open_file, cost,
+    )  # fmt: skip
     serve({"trio": version("trio"), **about}, *commands, run=trio.run)

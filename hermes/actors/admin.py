@@ -22,6 +22,7 @@ from hermes.actors.views.health import (
     statistics_of,
 )
 from hermes.actors.views.live import LiveViews
+from hermes.actors.views.past_turns import PastTurns
 from hermes.actors.views.verbs import Views
 from hermes.background import set_event
 from hermes.errors import HermesError, UnknownSession
@@ -178,7 +179,7 @@ class AdapterState:
         await self._supervisor.store.set_meta(f"adapter:{scrub(name)}", scrub(value))
 
 
-class ApiRecords(Views, LiveViews, ApiConversations, ApiFiles, ApiSignIns):
+class ApiRecords(Views, LiveViews, PastTurns, ApiConversations, ApiFiles, ApiSignIns):
     """Responses to the requests of API clients, and their tokens. For adapters that serve them."""
 
     def __init__(self, context: RuntimeContext, supervisor: Supervisor, intake: Intake) -> None:

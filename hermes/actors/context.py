@@ -17,9 +17,18 @@ from hermes.actors.delivery.questions import Questions
 from hermes.actors.event_bus import EventBus
 from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildLog, RebuildPolicy, rebuild_reason
+from hermes.actors.recording.recorder import KnownTexts, TurnRecorder
 from hermes.config import Config
 from hermes.errors import ActorStopped
-from hermes.protocols import AgentCatalog, Build, Describe, Store, Transcriber, TurnRuntime
+from hermes.protocols import (
+    AgentCatalog,
+    Build,
+    Describe,
+    RebuildRequest,
+    Store,
+    Transcriber,
+    TurnRuntime,
+)
 from hermes.redaction import Redactor
 from hermes.texts import ENGLISH, Texts
 
@@ -71,6 +80,17 @@ class RuntimeContext:
         init=False, default=attrs.Factory(_rebuild_log, takes_self=True)
     )
     """Why the agents of conversations were built."""
+    rebuild_request: RebuildRequest | None = None
+    """Puts recorded requests together again; None if the host has no client for models."""
+    _recorded_texts: KnownTexts = attrs.field(
+        init=False, default=attrs.Factory(lambda self: KnownTexts(self.redact), takes_self=True)
+    )
+
+    def new_recorder(self) -> TurnRecorder | None:
+        """Return what records a turn that begins now; None if turns are not recorded."""
+        if not self.config.record_turns:
+            return None
+        return TurnRecorder(self.wall(), self._recorded_texts)
 
     def stop_error(self) -> Exception:
         """Return the error for requests that will not be answered any more."""

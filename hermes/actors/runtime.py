@@ -39,7 +39,7 @@ from hermes.errors import HermesError
 from hermes.events import MessageAccepted
 from hermes.messages import Approval, Attachment, Inbound, Receipt, Reply, Source, StoredMessage
 from hermes.protocols import Adapter, AgentCatalog, Build, Compressor, Describe, Store, Titler
-from hermes.protocols.agent import Transcriber
+from hermes.protocols.agent import RebuildRequest, Transcriber
 from hermes.redaction import Redact, as_redactor
 from hermes.session_keys import require_encodable
 from hermes.texts import ENGLISH, Texts
@@ -323,6 +323,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
     catalog: AgentCatalog | None = None,
     wall: Callable[[], float] = time.time,
     rebuild_policy: RebuildPolicy = rebuild_reason,
+    rebuild_request: RebuildRequest | None = None,
 ) -> AsyncIterator[Runtime]:
     """Run actors on an open store during a block. Leaving the block drains the runtime."""
     async with _ending() as started, open_background() as nursery:
@@ -330,10 +331,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
         questions, metrics = Questions(store, dispatcher, wall), RuntimeMetrics(wall)
         bus = EventBus(metrics.count_reply, questions.received)
         context = RuntimeContext(
-            store=store,
-            config=config,
-            build=build,
-            agent_spec=agent_spec,
+            store=store, config=config, build=build, agent_spec=agent_spec,
             compressor=SessionCompressor(store, compressor, config.compression, wall, clean, texts),
             nursery=nursery,
             metrics=metrics,
@@ -348,7 +346,8 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             questions=questions,
             rebuild_policy=rebuild_policy,
             wall=wall,
-        )
+            rebuild_request=rebuild_request,
+        )  # fmt: skip
         runtime = Runtime(context, supervisor := Supervisor(context, dispatcher))
         for task in (dispatcher.run, questions.run, supervisor.run_maintenance):
             start_soon(nursery, task)

@@ -12,9 +12,10 @@ import trio
 from msgspec.structs import replace
 
 from hermes.agents.budgets import BudgetSpent, Spending
+from hermes.agents.calls.deltas import DeltaRelay
+from hermes.agents.calls.recording import CallRecorder
 from hermes.agents.providers.base import (
     Completion,
-    Delta,
     FileBody,
     Provider,
     ProviderError,
@@ -30,7 +31,7 @@ from hermes.agents.turn_texts import texts_of
 from hermes.background import start_soon
 from hermes.errors import ContextOverflow
 from hermes.events import AssistantMessage, Retrying, TextDelta, ToolFinished, ToolStarted
-from hermes.messages import Message, StoredFile, ToolCall, TurnResult
+from hermes.messages import Message, StoredFile, ToolCall, TurnResult, Usage
 from hermes.protocols import Agent, RunsOnTrio, SupportsAclose, Turn
 from hermes.sanitize import scrub
 from hermes.texts import Texts
@@ -48,56 +49,13 @@ request, so that it does not invalidate the prompt cache, and is not stored."""
 
 
 @attrs.define
-class _DeltaRelay:
-    """Emits the deltas of an answer; a retry does not repeat what was already emitted."""
-
-    turn: Turn
-    attempt_started: bool = False
-    """Whether the current attempt has produced anything."""
-    _emitted: list[str] = attrs.Factory(list)
-    _reasoned: bool = False
-    _skip_reasoning: bool = False
-    _previous: str = ""
-    """The text that earlier attempts have emitted."""
-    _matched: int = 0
-    """How much of it the current attempt has repeated so far."""
-
-    def start_attempt(self) -> None:
-        """Prepare for another attempt to get the same answer."""
-        self.attempt_started = False
-        self._skip_reasoning = self._reasoned or bool(self._emitted)
-        self._previous, self._matched = "".join(self._emitted), 0
-
-    def feed(self, delta: Delta) -> None:
-        """Emit the new part of a delta."""
-        self.attempt_started = True
-        if isinstance(delta, TextDelta):
-            self._feed_text(delta.text)
-        elif not self._skip_reasoning:
-            self._reasoned = True
-            self.turn.emit(delta)
-
-    def _feed_text(self, text: str) -> None:
-        repeated = self._previous[self._matched : self._matched + len(text)]
-        if not text.startswith(repeated):  # another answer than before: start again
-            text = self._previous[: self._matched] + text
-            self._previous, self._emitted = "", [text]
-            self.turn.emit(TextDelta(f"\n\n{texts_of(self.turn).retrying}\n\n", restart=True))
-            self.turn.emit(TextDelta(text))
-            return
-        self._matched += len(repeated)
-        if new := text[len(repeated) :]:
-            self._emitted.append(new)
-            self.turn.emit(TextDelta(new))
-
-
-@attrs.define
 class _Progress:
     """The messages and provider calls of a turn so far."""
 
     messages: TurnMessages
     provider: Provider
     """The model, as the client of the turn wants it."""
+    recorder: CallRecorder
     rows: list[Message] = attrs.Factory(list)
     files: dict[str, StoredFile] = attrs.Factory(dict)
     """The files of tools that the user gets, by id."""
@@ -105,6 +63,7 @@ class _Progress:
 
     def add(self, rows: Sequence[Message]) -> None:
         self.rows += rows
+        self.recorder.rows += len(rows)
         self.messages.add(rows)
 
     def keep(self, files: Sequence[StoredFile]) -> None:
@@ -200,7 +159,7 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         rows, new = history_and_input(turn)
         history = self._prompts.history(turn.session_id, rows)
         messages = self._prompts.start_turn(turn.session_id)
-        progress = _Progress(messages, self._provider)
+        progress = _Progress(messages, self._provider, CallRecorder(turn))
         messages.add(new)
         try:
             plan = plan_turn(turn.options, self._provider, self._tools)
@@ -209,9 +168,8 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
             suffix = [*plan.suffix, *self._current_facts(turn)]
             for step in range(self._max_steps):
                 progress.provider = plan.later if step else plan.first
-                encoded = progress.provider.body(
-                    bytes(history), messages.encoded, messages.suffix(suffix)
-                )
+                last = progress.recorder.injected = messages.suffix(suffix)
+                encoded = progress.provider.body(bytes(history), messages.encoded, last)
                 body = with_files(encoded, turn.open_file, self._rejected)
                 completion = await self._complete(turn, body, progress)
                 if not completion.message.tool_calls:
@@ -235,7 +193,7 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         self, turn: Turn, body: bytes | FileBody, progress: _Progress
     ) -> Completion:
         """Get one answer of the model, with retries."""
-        relay = _DeltaRelay(turn)
+        relay = DeltaRelay(turn)
         if isinstance(body, bytes):
             return await self._try(turn, body, progress, relay)
         try:
@@ -251,7 +209,7 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         turn: Turn,
         body: FileBody,
         progress: _Progress,
-        relay: _DeltaRelay,
+        relay: DeltaRelay,
     ) -> Completion:
         """Get an answer to a request that was rejected without the files that may be the reason.
 
@@ -277,7 +235,7 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         return completion
 
     async def _try(
-        self, turn: Turn, body: bytes | FileBody, progress: _Progress, relay: _DeltaRelay
+        self, turn: Turn, body: bytes | FileBody, progress: _Progress, relay: DeltaRelay
     ) -> Completion:
         """Make a call, with retries."""
 
@@ -294,22 +252,29 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         return await self._retries.run(attempt, turn.deadline, report)
 
     async def _call(
-        self, turn: Turn, body: bytes | FileBody, progress: _Progress, relay: _DeltaRelay
+        self, turn: Turn, body: bytes | FileBody, progress: _Progress, relay: DeltaRelay
     ) -> Completion:
         """Call the provider once, within the budget, and charge the turn for it."""
         endpoint = progress.provider.endpoint
         expected = self._spending.expected(endpoint.model, body, endpoint.max_tokens)
         async with self._spending.allowed(turn.spent, expected):
             progress.api_calls += 1
-            try:
-                completion = await progress.provider.complete(body, relay.feed)
-            except BaseException:
-                if relay.attempt_started:  # the provider bills an answer that was interrupted
-                    estimate = replace(expected, output_tokens=0, cost=None, provider=endpoint.name)
-                    turn.charge(self._spending.priced(estimate))
-                raise
-            if completion.usage is not None:
-                turn.charge(self._spending.priced(completion.usage))
+            usage: Usage | None = None
+            with progress.recorder.call(progress.provider, body) as call:
+                relay.on_first = call.begins
+                try:
+                    completion = await progress.provider.complete(body, relay.feed)
+                    usage = completion.usage
+                except BaseException:
+                    if relay.attempt_started:  # the provider bills an answer that was interrupted
+                        usage = replace(
+                            expected, output_tokens=0, cost=None, provider=endpoint.name
+                        )
+                    raise
+                finally:
+                    if usage is not None:
+                        call.usage = usage = self._spending.priced(usage)
+                        turn.charge(usage)
             return completion
 
     async def _run_approved(self, turn: Turn, progress: _Progress) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeAlias, TypedDict
 
@@ -14,7 +14,7 @@ from hermes.background import protected
 from hermes.config import AttachmentLimits, Config
 from hermes.embed.agent import ReplyFunction, builder_for, default_spec
 from hermes.embed.transcriber import TranscribeFunction, as_transcriber
-from hermes.messages import Hooks
+from hermes.messages import CallRows, Hooks, RecordedCall
 from hermes.protocols import (
     Adapter,
     Agent,
@@ -22,6 +22,7 @@ from hermes.protocols import (
     Build,
     Compressor,
     Describe,
+    FileReader,
     HasLocal,
     SupportsAclose,
     Titler,
@@ -147,13 +148,9 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     clock, config = clock or Clock(), _checked(config, texts)
     build, adapters = builder_for(agent, build_agent, config), _permitted(adapters, access)
     transcriber = as_transcriber(transcriber)
+    stored = _store_options(config, hook_timeout, sweep_interval, open_worker, vfs)
     async with (
-        open_store(
-            path,
-            hooks=hooks,
-            clock=clock,
-            **_store_options(config, hook_timeout, sweep_interval, open_worker, vfs),
-        ) as store,
+        open_store(path, hooks=hooks, clock=clock, **stored) as store,
         _closed_at_end(agent, config.close_timeout),
         open_actors(
             store,
@@ -169,9 +166,18 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             texts=texts,
             catalog=catalog,
             wall=clock.wall,
+            rebuild_request=_rebuild_request,
         ) as runtime,
     ):
         yield runtime
+
+
+async def _rebuild_request(
+    call: RecordedCall, rows: CallRows, open_file: Callable[[str], Awaitable[FileReader]]
+) -> bytes:
+    from hermes.agents.calls import rebuilding  # noqa: PLC0415 - rarely needed
+
+    return await rebuilding.rebuild_request(call, rows, open_file)
 
 
 def _checked(config: object, texts: Texts) -> Config:

@@ -74,6 +74,17 @@ from hermes.messages.outbox import (
     StoreStatistics as StoreStatistics,
     StoreStats as StoreStats,
 )
+from hermes.messages.recordings import (
+    CallReport as CallReport,
+    CallRows as CallRows,
+    Content as Content,
+    PastTurn as PastTurn,
+    RebuiltCall as RebuiltCall,
+    RecordedCall as RecordedCall,
+    TurnEvent as TurnEvent,
+    TurnEventKind as TurnEventKind,
+    TurnRecord as TurnRecord,
+)
 from hermes.messages.replies import (
     BuildReason as BuildReason,
     Reply as Reply,

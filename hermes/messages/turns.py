@@ -12,6 +12,7 @@ import msgspec
 
 from hermes.messages.attachments import Attachment, StoredFile
 from hermes.messages.outbox import Outbound
+from hermes.messages.recordings import TurnRecord
 from hermes.messages.replies import BuildReason, Reply, Usage
 from hermes.messages.sessions import ConversationSettings, ExpiryPolicy
 from hermes.messages.transcript import Head, Message, StoredMessage, ToolCall
@@ -167,6 +168,8 @@ class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
     """What callers of these messages get, now or later."""
     stored: bool = True
     """Whether the turn belongs to a session. If not, only its usage and its reply are stored."""
+    record: TurnRecord | None = None
+    """What is recorded of a turn that belongs to a session."""
 
 
 class Committed(msgspec.Struct, frozen=True):

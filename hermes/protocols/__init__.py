@@ -21,6 +21,8 @@ from hermes.protocols.agent import (
     Describe as Describe,
     Hook as Hook,
     OwnConversation as OwnConversation,
+    RebuildRequest as RebuildRequest,
+    RecordsCalls as RecordsCalls,
     RunsOnTrio as RunsOnTrio,
     SpentSoFar as SpentSoFar,
     Summary as Summary,

@@ -11,11 +11,14 @@ from hermes.events import AgentEvent
 from hermes.messages import (
     AgentSpec,
     Attachment,
+    CallReport,
+    CallRows,
     ConversationSettings,
     CostTotals,
     JsonObject,
     Message,
     QuestionRoute,
+    RecordedCall,
     Reply,
     SearchHit,
     SessionSummary,
@@ -250,6 +253,20 @@ class Turn(Protocol):
         ...
 
 
+@runtime_checkable
+class RecordsCalls(Protocol):
+    """A turn that records the calls of models, to show and repeat them later."""
+
+    @property
+    def records_calls(self) -> bool:
+        """Whether calls are recorded now."""
+        ...
+
+    def record(self, call: CallReport) -> None:
+        """Record a call of a model. Raises `TurnClosed` if the turn is over."""
+        ...
+
+
 class Agent(Protocol):
     """Answers turns. See `SupportsAclose`, `SupportsAbandon` and `RunsOnTrio` for more."""
 
@@ -301,6 +318,10 @@ Build: TypeAlias = Callable[[AgentSpec], Agent | Awaitable[Agent]]
 """Builds an agent for a conversation; plain or async."""
 Describe: TypeAlias = Callable[[str, Source], AgentSpec]
 """Returns the specification of the agent for a session_key and the source of its message."""
+RebuildRequest: TypeAlias = Callable[
+    [RecordedCall, CallRows, Callable[[str], Awaitable[FileReader]]], Awaitable[bytes]
+]
+"""Puts the body of a recorded request together again. Raises `CannotRebuild`."""
 SpentSoFar: TypeAlias = Callable[[], Awaitable[CostTotals]]
 """Returns what a conversation, its principal and the day have cost; for budgets."""
 

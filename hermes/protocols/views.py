@@ -7,6 +7,7 @@ from typing import Protocol
 
 from hermes.messages import (
     CachedConversation,
+    CallRows,
     ConversationSummary,
     ConversationView,
     CostsToday,
@@ -15,6 +16,8 @@ from hermes.messages import (
     LaneRow,
     LineageSession,
     ModelCall,
+    PastTurn,
+    RecordedCall,
     Replacement,
     StoredMessage,
     TurnUsage,
@@ -83,4 +86,20 @@ class ViewStore(Protocol):
 
     def cached_conversations(self, limit: int = 100) -> Awaitable[list[CachedConversation]]:
         """Return the conversations that called a model, and what came from caches."""
+        ...
+
+    def list_turns(
+        self, session_key: str, *, before: int | None = None, limit: int = 50
+    ) -> Awaitable[list[PastTurn]]:
+        """Return the recorded turns of a key's current conversation, the latest first."""
+        ...
+
+    def get_past_turn(self, session_key: str, turn_id: int) -> Awaitable[PastTurn | None]:
+        """Return a recorded turn of any session of a key, with its messages."""
+        ...
+
+    def get_call_rows(
+        self, session_key: str, turn_id: int, number: int
+    ) -> Awaitable[tuple[RecordedCall, CallRows] | None]:
+        """Return a call of a recorded turn, counted from 0, with the rows of its request."""
         ...

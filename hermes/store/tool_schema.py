@@ -1,4 +1,4 @@
-"""Steps of the schema about tool calls and their approval; `schema` has the list of all."""
+"""Steps of the schema about tool calls, their approval, and turns; `schema` has the list of all."""
 
 from __future__ import annotations
 
@@ -80,4 +80,34 @@ CREATE TABLE allowed_tools (
   allowed_at REAL NOT NULL,
   PRIMARY KEY (session_key, tool)
 ) STRICT, WITHOUT ROWID;
+"""
+
+# What is recorded of a turn: `details` has its model calls and events as JSON
+# (recordings/rows.py). The rows of the turn are `row_count` messages from `first_id` on. A text
+# that is not a row (a system prompt, tools, what is injected) is stored once, and kept while a
+# session has a turn that names it. Both are deleted with their session. Rows of `turns` are long:
+# in a table without rowids, the end of most would take a page of its own.
+TURNS = """
+CREATE TABLE turns (
+  session_no INTEGER NOT NULL REFERENCES sessions (no) ON DELETE CASCADE,
+  id INTEGER NOT NULL,
+  first_id INTEGER NOT NULL,
+  row_count INTEGER NOT NULL,
+  started_at REAL NOT NULL,
+  ended_at REAL NOT NULL,
+  status TEXT NOT NULL,
+  details TEXT,
+  PRIMARY KEY (session_no, id)
+) STRICT;
+CREATE TABLE contents (
+  id INTEGER PRIMARY KEY,
+  digest TEXT NOT NULL UNIQUE,
+  content TEXT NOT NULL
+) STRICT;
+CREATE TABLE session_contents (
+  session_no INTEGER NOT NULL REFERENCES sessions (no) ON DELETE CASCADE,
+  content_id INTEGER NOT NULL REFERENCES contents (id),
+  PRIMARY KEY (session_no, content_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sessions_of_content ON session_contents (content_id);
 """

@@ -38,6 +38,7 @@ from hermes.store.records import (
     family,
     key_value,
     live,
+    past_turns,
     requests,
     settings,
     sign_ins,
@@ -163,6 +164,9 @@ class StoreVerbs:
     get_view: Final = reads(views.get_view)
     conversation_stamps: Final = reads(views.conversation_stamps)
     usage_by_turn: Final = browses(views.usage_by_turn)
+    list_turns: Final = browses(past_turns.list_turns)
+    get_past_turn: Final = browses(past_turns.get_past_turn)
+    get_call_rows: Final = browses(past_turns.get_call_rows)
     outbox_lanes: Final = browses(views.outbox_lanes)
     costs_today: Final = browses(live.costs_today)
     lane_rows: Final = browses(live.lane_rows)

@@ -15,11 +15,13 @@ from hermes.messages import (
     ApiRequest,
     ApprovalDecision,
     Attachment,
+    Content,
     ExpiryPolicy,
     Inbound,
     InboxReply,
     Message,
     Outbound,
+    RecordedCall,
     Reply,
     Rotation,
     Source,
@@ -28,6 +30,7 @@ from hermes.messages import (
     ToolCallRecord,
     ToolOutput,
     TurnCommit,
+    TurnRecord,
     Usage,
 )
 from hermes.store import SessionStore
@@ -208,7 +211,16 @@ def commit_turn(world):
             outbox=world.outbound(key), usage=[usage(world)],
             rotated_to=world.new("s") if world.dice.random() < 0.1 else None,
             reply=Reply(text="theirs", session_id=route.session_id, turn_id=inbox_id),
+            record=TurnRecord(started_at=0.0, status="complete", calls=[a_call(world, head)]),
         )
+    )  # fmt: skip
+
+
+def a_call(world, head):
+    """A recorded call with a text that others have too, and one of its own."""
+    return RecordedCall(
+        settings=Content.of("{}"), system=Content.of(world.new("prompt")), rows=1,
+        session_id=head.session_id, history=(1, head.message_count),
     )  # fmt: skip
 
 
@@ -397,6 +409,10 @@ def a_response(world):
     return world.pick("SELECT id FROM responses", "resp-none")
 
 
+def a_turn(world):
+    return world.pick("SELECT id FROM turns", 1)
+
+
 def add_token(world):
     name = world.new("token")
     token = Token(id=name, name=name, namespace=name, roles=("user",), created_at=0.0)
@@ -562,6 +578,9 @@ CALLS = {
     "get_view": lambda w: w.store.get_view(w.key),
     "list_conversations": lambda w: w.store.list_conversations(),
     "usage_by_turn": lambda w: w.store.usage_by_turn(w.key),
+    "list_turns": lambda w: w.store.list_turns(w.key),
+    "get_past_turn": lambda w: w.store.get_past_turn(w.key, a_turn(w)),
+    "get_call_rows": lambda w: w.store.get_call_rows(w.key, a_turn(w), 0),
     "outbox_lanes": lambda w: w.store.outbox_lanes(),
     "list_branches": lambda w: w.store.list_branches(w.key),
     "open_branch": lambda w: w.store.open_branch(

@@ -95,6 +95,14 @@ ALWAYS = {
     "WHERE role NOT IN ('user', 'operator')",
     "a pairing that ends before it begins": "SELECT user_id FROM pairings "
     "WHERE expires_at <= asked_at",
+    "a recorded turn without a session": "SELECT id FROM turns "
+    "WHERE session_no NOT IN (SELECT no FROM sessions)",
+    "a recorded turn of no message": "SELECT id FROM turns WHERE id NOT IN (SELECT id FROM inbox)",
+    "a recorded text that no session uses": "SELECT id FROM contents "
+    "WHERE id NOT IN (SELECT content_id FROM session_contents)",
+    "a recorded call without its text": "SELECT t.id FROM turns t "
+    "JOIN json_each(t.details, '$.calls') c WHERE json_extract(c.value, '$[0]') NOT IN "
+    "(SELECT content_id FROM session_contents u WHERE u.session_no = t.session_no)",
     "a lease without a token": "SELECT session_id FROM leases WHERE token < 1",
 }
 LATER = {

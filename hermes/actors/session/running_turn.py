@@ -12,6 +12,7 @@ import attrs
 from msgspec.structs import replace
 
 from hermes.actors.budget import InFlightUsage
+from hermes.actors.recording.recorder import DELTAS, TurnRecorder
 from hermes.actors.session.files import keep_file
 from hermes.context import TurnContext
 from hermes.errors import HermesError, TurnClosed
@@ -30,6 +31,7 @@ from hermes.messages import (
     NO_OPTIONS,
     Approval,
     Attachment,
+    CallReport,
     ConversationSettings,
     CostTotals,
     InboxRow,
@@ -42,6 +44,7 @@ from hermes.messages import (
     StoredMessage,
     TurnOptions,
     TurnProgress,
+    TurnRecord,
     TurnResult,
     Usage,
 )
@@ -70,6 +73,7 @@ class RunningTurn:
     _in_flight: InFlightUsage | None = None
     _redact: Redactor | None = None
     _runtime_of: Callable[[str], TurnRuntime] | None = None
+    _recorder: TurnRecorder | None = None
 
     unstored: list[Message] = attrs.field(
         init=False, default=attrs.Factory(lambda self: list(self.input), takes_self=True)
@@ -231,6 +235,24 @@ class RunningTurn:
         check_call(usage)
         self.charged.append(usage)
 
+    @property
+    def records_calls(self) -> bool:
+        """Whether calls of models are recorded."""
+        return self._recorder is not None
+
+    def record(self, call: CallReport) -> None:
+        """Record a call of a model. See `RecordsCalls`."""
+        self._require_open()
+        if self._recorder is not None:
+            self._recorder.call(call, self.session_id, self.history)
+
+    def recording(self, reply: Reply) -> TurnRecord | None:
+        """Return what was recorded of the turn, which ends with this reply."""
+        if self._recorder is None:
+            return None
+        agent = None if self.stored_settings is None else self.settings.agent
+        return self._recorder.finish(reply, agent)
+
     async def spent(self) -> CostTotals:
         """Return the costs of this conversation and of today, including running turns."""
         source = self.source
@@ -262,6 +284,8 @@ class RunningTurn:
         """Publish an event. Raises `TurnClosed` if the turn is over."""
         self._require_open()
         self.events.append(event)
+        if self._recorder is not None and not isinstance(event, DELTAS):
+            self._recorder.note(event)
         self._publish(event)
 
     def steer(self, row: InboxRow) -> bool:
@@ -285,6 +309,8 @@ class RunningTurn:
         for row, event in zip(taken, events, strict=True):
             self.rows.append(row)
             self.events.append(event)
+            if self._recorder is not None:
+                self._recorder.note(event)
             self._publish(event)
         # The very message objects of the events: `transcript_rows` finds them by identity.
         return [event.message for event in events]
@@ -302,6 +328,8 @@ class RunningTurn:
         self.input = [*self.input, *self._steered_messages()]
         self.events = []
         self._calls = None
+        if self._recorder is not None:
+            self._recorder.restart()
         if self._redactor is not None:
             self._redactor.restart()
 

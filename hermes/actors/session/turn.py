@@ -132,6 +132,7 @@ class TurnRunner:
             context.in_flight,
             context.redact,
             context.turn_runtime,
+            context.new_recorder(),
         )
         context.in_flight.begin(turn.turn_id, turn.source, turn.charged)
         try:
@@ -317,6 +318,7 @@ class TurnRunner:
             outbox=[*outbox, *reply_rows(last, target, text)],
             usage=usage,
             reply=reply,
+            record=turn.recording(reply),
             next_inbox_ids=[row.inbox_id for row in self._inbox.next_turn()],
             rotated_to=None if target == head.session_id else target,
             upto=attempt.transcript.last_id,

@@ -10,8 +10,7 @@ import httpx2
 import msgspec
 from msgspec.structs import asdict, replace
 
-from hermes.agents.providers.anthropic_blocks import to_json
-from hermes.agents.providers.attachments import Acceptance, anthropic_acceptance
+from hermes.agents.providers.attachments import anthropic_acceptance
 from hermes.agents.providers.base import (
     Completion,
     Delta,
@@ -20,7 +19,8 @@ from hermes.agents.providers.base import (
     Unavailable,
     token_count,
 )
-from hermes.agents.providers.options import anthropic_fields, as_user, limited, merged
+from hermes.agents.providers.formats import CACHE_CONTROL, AnthropicFormat, RequestParts
+from hermes.agents.providers.options import anthropic_fields, limited, merged
 from hermes.agents.providers.sse_transport import post, response_error
 from hermes.agents.providers.stream_events import EventDecoder, HalfJoiner
 from hermes.events import ReasoningDelta, TextDelta
@@ -29,9 +29,6 @@ from hermes.sanitize import encodable
 
 VERSION = "2023-06-01"
 MAX_TOKENS = 8192
-_CACHE_CONTROL = {"type": "ephemeral"}
-_BREAKPOINT = b',"cache_control":{"type":"ephemeral"}'
-_END = b"}]}"
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
 _STATUS = {
     "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402,
@@ -243,16 +240,10 @@ class AnthropicMessages:
     tools: tuple[JsonObject, ...] = ()
     options: TurnOptions = NO_OPTIONS
     """What the client of a turn wants."""
-    _prefix: bytes = attrs.field(init=False)
-    """The start of every request body."""
-    _acceptance: Acceptance = attrs.field(init=False)
+    request_format: AnthropicFormat = attrs.field(init=False)
 
-    @_acceptance.default
-    def _make_acceptance(self) -> Acceptance:
-        return anthropic_acceptance(self.endpoint)
-
-    @_prefix.default
-    def _make_prefix(self) -> bytes:
+    @request_format.default
+    def _make_format(self) -> AnthropicFormat:
         request: JsonObject = {
             "model": self.endpoint.model,
             "stream": True,
@@ -261,21 +252,21 @@ class AnthropicMessages:
         request.update(self.endpoint.parameters)
         if self.options != NO_OPTIONS:
             request = merged(request, anthropic_fields(self.options, self.endpoint, self.tools))
-        if self.tools:
-            tools: list[JsonObject] = [
-                {
-                    "name": tool["name"],
-                    "description": tool.get("description", ""),
-                    "input_schema": tool["parameters"],
-                }
-                for tool in self.tools
-            ]
-            tools[-1]["cache_control"] = _CACHE_CONTROL
-            request["tools"] = tools
+        tools: list[JsonObject] = [
+            {
+                "name": tool["name"],
+                "description": tool.get("description", ""),
+                "input_schema": tool["parameters"],
+            }
+            for tool in self.tools
+        ]
+        if tools:
+            tools[-1]["cache_control"] = CACHE_CONTROL
+            request.pop("tools", None)
         if self.system:
-            text = {"type": "text", "text": self.system, "cache_control": _CACHE_CONTROL}
-            request["system"] = [text]
-        return _encode(request)[:-1] + b',"messages":['
+            request.pop("system", None)
+        parts = RequestParts(_encode(request), _encode(tools) if tools else b"", self.system)
+        return AnthropicFormat(parts, anthropic_acceptance(self.endpoint))
 
     def configured(self, options: TurnOptions) -> AnthropicMessages:
         """Return a provider for one turn (see `ConfigurableProvider`)."""
@@ -285,20 +276,11 @@ class AnthropicMessages:
 
     def encode(self, messages: Sequence[Message]) -> list[bytes]:
         """Encode messages as JSON."""
-        return [_encode(message) for message in to_json(messages, self._acceptance)]
+        return self.request_format.encode(messages)
 
     def body(self, history: bytes, new: Sequence[bytes], suffix: Sequence[Message]) -> bytes:
-        """Return a request body (see `Provider.body`).
-
-        Cache breakpoints are set after the history and after the messages of the current turn.
-        """
-        marked = list(new)
-        if marked:
-            marked[-1] = _with_breakpoint(marked[-1])
-        suffix = [as_user(each) if each.role == "system" else each for each in suffix]
-        rest = b",".join([*marked, *self.encode(suffix)])
-        before = _with_breakpoint(history) if history else b""
-        return b"".join([self._prefix, before, b"," if before and rest else b"", rest, b"]}"])
+        """Return a request body (see `Provider.body`)."""
+        return self.request_format.body(history, new, suffix)
 
     async def complete(
         self, body: bytes | FileBody, on_delta: Callable[[Delta], None]
@@ -308,11 +290,6 @@ class AnthropicMessages:
         if key := self.endpoint.key.reveal():
             headers["x-api-key"] = key
         answer = _StreamedAnswer(self.endpoint, on_delta)
-        body = self._acceptance.limited(body)
+        body = self.request_format.acceptance.limited(body)
         await post(self.client, self.endpoint, "/v1/messages", body, headers, answer.feed)
         return answer.completion()
-
-
-def _with_breakpoint(message: bytes) -> bytes:
-    """Add a cache breakpoint to the last content block; all encoded messages end with one."""
-    return message.removesuffix(_END) + _BREAKPOINT + _END if message.endswith(_END) else message

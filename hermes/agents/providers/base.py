@@ -141,6 +141,14 @@ class Endpoint:
         return StrictRedactor([*self.secrets, *(value for _, value in self.headers)])(text)
 
 
+@attrs.define
+class SentDigest:
+    """The SHA-256 of a body that is put together while it is sent."""
+
+    value: str | None = None
+    """None until it was sent to its end."""
+
+
 @attrs.frozen
 class FileBody:
     """A request body with slots for files, which are read in pieces while it is sent."""
@@ -151,6 +159,8 @@ class FileBody:
     """How many bytes of files the provider takes in one request, as they are encoded."""
     hidden: AbstractSet[str] = frozenset()
     """The ids of files that are replaced by notes."""
+    digest: SentDigest = attrs.field(factory=SentDigest, eq=False, repr=False)
+    """The hash of what was sent last."""
 
     @property
     def pieces(self) -> Sequence[bytes]:

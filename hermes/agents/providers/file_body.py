@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 import attrs
 import msgspec
 
-from hermes.agents.providers.base import SLOT_FIELDS, FileBody, Unavailable, decode_header
+from hermes.agents.providers.base import (
+    SLOT_FIELDS,
+    FileBody,
+    SentDigest,
+    Unavailable,
+    decode_header,
+)
 from hermes.errors import HermesError, UnknownFile
 from hermes.protocols import FileReader
 
@@ -27,6 +34,7 @@ async def open_body(body: FileBody) -> BodyStream:
     files if the provider does not take all of them in one request.
     """
     pieces, segments = body.pieces, list[_Segment]()
+    body.digest.value = None
     starts = range(0, len(pieces) - 1, SLOT_FIELDS + 1)
     contents = [await _content(body, pieces[start + 1]) for start in starts]
     first = _first_sent([each.size if each else 0 for each in contents], body.max_bytes)
@@ -37,7 +45,7 @@ async def open_body(body: FileBody) -> BodyStream:
             segments.append(_Bytes(json + note))
         else:
             segments += [_Bytes(json + before), content, _Bytes(after)]
-    return BodyStream([*segments, _Bytes(pieces[-1])])
+    return BodyStream([*segments, _Bytes(pieces[-1])], body.digest)
 
 
 async def _content(body: FileBody, header: bytes) -> _Segment | None:
@@ -137,19 +145,23 @@ _Segment: TypeAlias = _Bytes | _Base64 | _Content
 class BodyStream:
     """The chunks of a body, which are read when they are needed."""
 
-    def __init__(self, segments: Sequence[_Segment]) -> None:
+    def __init__(self, segments: Sequence[_Segment], digest: SentDigest | None = None) -> None:
         self.size: int = sum(each.size for each in segments)
         """The length of the body in bytes."""
         self._segments = segments
+        self._digest = digest or SentDigest()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        self._digest.value, sent = None, hashlib.sha256()
         for segment in self._segments:
             for index in range(segment.chunks):
                 try:
                     chunk = await segment.read(index)
                 except UnknownFile as error:  # another attempt sends a note instead
                     raise Unavailable(f"an attached file cannot be read: {error}") from error
+                sent.update(chunk)
                 yield chunk
+        self._digest.value = sent.hexdigest()
 
 
 async def _text(reader: FileReader) -> _Bytes:

@@ -11,7 +11,7 @@ import attrs
 import httpx2
 import msgspec
 
-from hermes.agents.providers.attachments import Acceptance, openai_acceptance
+from hermes.agents.providers.attachments import openai_acceptance
 from hermes.agents.providers.base import (
     Completion,
     Delta,
@@ -21,7 +21,7 @@ from hermes.agents.providers.base import (
     Unavailable,
     token_count,
 )
-from hermes.agents.providers.openai_messages import to_json
+from hermes.agents.providers.formats import OpenAIFormat, RequestParts
 from hermes.agents.providers.options import limited, merged, openai_fields
 from hermes.agents.providers.sse_transport import post, response_error
 from hermes.agents.providers.stream_events import (
@@ -285,16 +285,10 @@ class OpenAIChat:
     tools: tuple[JsonObject, ...] = ()
     options: TurnOptions = NO_OPTIONS
     """What the client of a turn wants."""
-    _prefix: tuple[bytes, bytes] = attrs.field(init=False)
-    """The start of every request body, and the encoded system message."""
-    _acceptance: Acceptance = attrs.field(init=False)
+    request_format: OpenAIFormat = attrs.field(init=False)
 
-    @_acceptance.default
-    def _make_acceptance(self) -> Acceptance:
-        return openai_acceptance(self.endpoint)
-
-    @_prefix.default
-    def _make_prefix(self) -> tuple[bytes, bytes]:
+    @request_format.default
+    def _make_format(self) -> OpenAIFormat:
         request: JsonObject = {"model": self.endpoint.model, "stream": True}
         request["stream_options"] = {"include_usage": True}
         if self.endpoint.max_tokens is not None:
@@ -302,11 +296,11 @@ class OpenAIChat:
         request.update(self.endpoint.parameters)
         if self.options != NO_OPTIONS:
             request = merged(request, openai_fields(self.options, self.endpoint, self.tools))
-        if self.tools:
-            request["tools"] = [{"type": "function", "function": tool} for tool in self.tools]
-        start = _encode(request)[:-1] + b',"messages":['
-        system = {"role": "system", "content": self.system}
-        return start, _encode(system) if self.system else b""
+        tools = [{"type": "function", "function": tool} for tool in self.tools]
+        if tools:
+            request.pop("tools", None)
+        parts = RequestParts(_encode(request), _encode(tools) if tools else b"", self.system)
+        return OpenAIFormat(parts, openai_acceptance(self.endpoint), self.endpoint)
 
     def configured(self, options: TurnOptions) -> OpenAIChat:
         """Return a provider for one turn (see `ConfigurableProvider`)."""
@@ -315,13 +309,11 @@ class OpenAIChat:
 
     def encode(self, messages: Sequence[Message]) -> list[bytes]:
         """Encode messages as JSON."""
-        return [_encode(each) for each in to_json(messages, self._acceptance, self.endpoint)]
+        return self.request_format.encode(messages)
 
     def body(self, history: bytes, new: Sequence[bytes], suffix: Sequence[Message]) -> bytes:
         """Return a request body (see `Provider.body`)."""
-        start, system = self._prefix
-        messages = [system, history, *new, *self.encode(suffix)]
-        return b"".join([start, b",".join(filter(None, messages)), b"]}"])
+        return self.request_format.body(history, new, suffix)
 
     async def complete(
         self, body: bytes | FileBody, on_delta: Callable[[Delta], None]
@@ -330,7 +322,7 @@ class OpenAIChat:
         key = self.endpoint.key.reveal()
         headers = {"authorization": f"Bearer {key}"} if key else {}
         answer = _StreamedAnswer(self.endpoint, on_delta)
-        body = self._acceptance.limited(body)
+        body = self.request_format.acceptance.limited(body)
         await post(self.client, self.endpoint, "/chat/completions", body, headers, answer.feed)
         return answer.completion()
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import attrs
 import trio
 
 from hermes.agents.providers.base import Completion, Delta, Endpoint, FileBody, Provider
-from hermes.agents.providers.options import configured
+from hermes.agents.providers.formats import RequestFormat, RequestTexts, texts_of
 from hermes.errors import TurnClosed
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import Message, TurnOptions
@@ -56,6 +58,19 @@ class EndpointRedactor:
             yield from self._other.redact_slices(own(text))
 
 
+class FormattedProvider(Provider, Protocol):
+    """A provider that tells how its requests are put together."""
+
+    @property
+    def request_format(self) -> RequestFormat:
+        """How requests are put together."""
+        ...
+
+    def configured(self, options: TurnOptions) -> FormattedProvider:
+        """Return a provider for one turn. Raises `OptionRefused`."""
+        ...
+
+
 @attrs.frozen
 class RedactingProvider:
     """Redacts every string of an answer, before anything reads it.
@@ -64,7 +79,7 @@ class RedactingProvider:
     endpoint are removed; the turn that publishes them removes what its own redactor knows.
     """
 
-    provider: Provider
+    provider: FormattedProvider
     redact: EndpointRedactor
 
     @property
@@ -72,9 +87,14 @@ class RedactingProvider:
         """Where the model is."""
         return self.provider.endpoint
 
+    @functools.cached_property
+    def texts(self) -> RequestTexts:
+        """What each request has besides messages, without secrets."""
+        return texts_of(self.provider.request_format, self.endpoint, self.redact)
+
     def configured(self, options: TurnOptions) -> RedactingProvider:
         """Return a provider for one turn. Raises `OptionRefused`."""
-        return attrs.evolve(self, provider=configured(self.provider, options))
+        return attrs.evolve(self, provider=self.provider.configured(options))
 
     def encode(self, messages: Sequence[Message]) -> list[bytes]:
         """Encode messages as JSON."""

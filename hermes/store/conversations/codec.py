@@ -20,6 +20,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 SPAN = 1 << 32
 """The number of message ids per session; session `no` has the ids from `no * SPAN + 1` on."""
+LAST_ID = 2**63 - 1
+"""No id is larger."""
 COLUMNS = "id, role, content, created_at, platform_message_id, extra"
 
 # A string that does not end takes the rest of the text, which is then read only once.
@@ -34,6 +36,11 @@ _DEFAULTS = _extra_values(Extra())
 def bounds(no: int) -> tuple[int, int]:
     """Return the lowest and highest possible message id of a session."""
     return no * SPAN, no * SPAN + SPAN - 1
+
+
+def session_of(message_id: int) -> int:
+    """Return the number of the session that a message belongs to."""
+    return message_id // SPAN
 
 
 def extra_fields(message: Extra) -> dict[str, Any]:

@@ -47,6 +47,7 @@ from hermes.store.conversations import (
     titles,
     usage,
 )
+from hermes.store.recordings import rows as recordings
 from hermes.store.responses import rows as responses
 from hermes.store.transaction import Transaction
 
@@ -239,6 +240,10 @@ def _store(
         head, added = messages.append_rows(tx, session_id, turn.rows)
     if turn.usage:
         usage.record_all(tx, session_id, turn.usage, min(turn.inbox_ids))
+    if turn.record is not None:
+        no = codec.session_of(added[0].id) if added else sessions.number(tx, session_id)
+        if no is not None:
+            recordings.add(tx, no, min(turn.inbox_ids), turn.record, added)
     return head, added
 
 

@@ -11,6 +11,7 @@ import msgspec
 from hermes.messages import Pruned
 from hermes.store.conversations import codec, leases, routes, search, sessions
 from hermes.store.maintenance import file_checks
+from hermes.store.recordings import rows as recordings
 from hermes.store.records import key_value, tool_records
 from hermes.store.responses import erasure, rows as responses
 from hermes.store.transaction import Clock, Transaction, Work
@@ -103,6 +104,7 @@ def _delete(tx: Transaction, session_id: str) -> int:
     key_value.delete_session_values(tx, session_id)
     tool_records.delete_session_approvals(tx, session_id)
     responses.delete_of_session(tx, session_id)
+    recordings.delete_of_session(tx, no)
     tx.run("DELETE FROM sessions WHERE no = ?", no)
     return deleted
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from hermes.agents.chat import _DeltaRelay
+from hermes.agents.calls.deltas import DeltaRelay
 from hermes.events import (
     AssistantMessage,
     ReasoningDelta,
@@ -44,7 +44,7 @@ def test_what_is_kept_is_what_was_shown_last_in_one_piece(attempts, after_a_tool
         turn.emit(TextDelta("before"))
         for event in TOOL_EVENTS:
             turn.emit(event)
-    relay = _DeltaRelay(turn)
+    relay = DeltaRelay(turn)
     for deltas in attempts:
         relay.start_attempt()
         if reasoning:

@@ -1,0 +1,1 @@
+"""What running turns record of themselves."""

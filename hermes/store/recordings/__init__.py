@@ -1,0 +1,1 @@
+"""Recorded turns: what is stored of them besides their messages."""
