@@ -62,7 +62,7 @@ export function lineage(root, state, key) {
     }
     const each = sessions.find((one) => one.session_id === id);
     const summary = h("div");
-    const facts = { Session: h("code", null, id), "Made from": each.parent, Messages: count(each.messages),
+    const facts = { Session: h("code", null, id), Parent: each.parent, Messages: count(each.messages),
       Cost: format.money(each.cost), Began: dateTime(each.started_at),
       Ended: each.ended_at && `${dateTime(each.ended_at)}: ${each.end_reason}`,
       "Continues here": each.keys.length > 0 && h("span", null, each.keys.map(conversation)) };
