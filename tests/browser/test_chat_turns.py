@@ -1,0 +1,128 @@
+"""A turn while it runs: text, tools, reasoning, approvals, the queue, stop and steer."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from hermes.events import ApprovalAsked, ReasoningDelta, TextDelta, ToolFinished, ToolStarted
+from hermes.messages import ToolCall, TurnResult, Usage
+from tests.support.chat_page import composer, message, say
+from tests.support.web import web_server
+
+
+def test_an_answer_arrives_in_pieces_and_stays_when_the_turn_ends(page, web):
+    say(page, "hold")
+    turn = web.next_turn()
+    answer = page.get_by_role("article", name="Hermes is answering")
+    expect(answer).to_be_visible()
+    turn.emit(ReasoningDelta("let me think"), "# A heading\n\nSome **bold** text\n\n")
+    expect(answer.get_by_role("heading", name="A heading")).to_be_visible()
+    expect(answer.locator("strong")).to_have_text("bold")
+    answer.get_by_role("heading", name="A heading").evaluate("node => { window.kept = node; }")
+    text = "# A heading\n\nSome **bold** text\n\n```python\nprint(1)\n```\n"
+    turn.emit("```python\nprint(1)\n```\n")
+    usage = Usage(model="m", input_tokens=1200, output_tokens=340, cost=0.0123)
+    turn.finish(TurnResult(text=text, usage=(usage,)))
+    done = message(page, "Hermes, ", "A heading")
+    expect(done.locator("pre")).to_contain_text("print(1)")
+    assert page.evaluate("window.kept.isConnected"), "a finished block was built again"
+    done.get_by_text("Reasoning").click()
+    expect(done.get_by_text("let me think")).to_be_visible()
+    expect(done.get_by_role("button", name="1.2K in · 340 out · $0.012")).to_be_visible()
+    page.get_by_role("button", name="$0.012", exact=True).click()
+    expect(page.get_by_role("dialog").get_by_role("cell", name="$0.012")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.reload()
+    expect(message(page, "Hermes, ", "A heading").locator("pre")).to_contain_text("print(1)")
+
+
+def test_tools_are_cards_with_arguments_result_and_error(page, web):
+    say(page, "hold")
+    turn = web.next_turn()
+    turn.emit(ToolStarted(ToolCall("c1", "read_file", '{"path": "a.txt"}')))
+    card = page.get_by_role("group").filter(has_text="read_file")
+    expect(card).to_contain_text("a.txt")
+    expect(card).to_contain_text("Running:")
+    card.locator("summary").click()
+    expect(card.get_by_text("It is still running.")).to_be_visible()
+    turn.emit(ToolFinished("c1", "the content"))
+    expect(card.get_by_label("Result", exact=True)).to_have_text("the content")
+    turn.emit(ToolStarted(ToolCall("c2", "run", "{}")), ToolFinished("c2", "no", failed=True))
+    expect(page.get_by_role("group").filter(has_text="run").last).to_contain_text("Failed:")
+    turn.finish("done")
+    stored = message(page, "Hermes, ", "read_file")
+    expect(stored).to_contain_text("Done:")
+    expect(message(page, "Hermes, ", "done").last).to_be_visible()
+
+
+def test_messages_are_queued_withdrawn_and_steered_while_a_turn_runs(page, web):
+    say(page, "hold the first")
+    turn = web.next_turn()
+    queue = page.get_by_role("region", name="Queue")
+    for text in ("second", "third"):
+        composer(page).fill(text)
+        page.get_by_role("button", name="Queue").click()
+        expect(queue.get_by_role("listitem").filter(has_text=text)).to_be_visible()
+    third = queue.get_by_role("listitem").filter(has_text="third")
+    third.get_by_role("button", name="Withdraw message").click()
+    expect(third).to_have_count(0)
+    second = queue.get_by_role("listitem").filter(has_text="second")
+    second.get_by_role("button", name="Edit queued message").click()
+    expect(composer(page)).to_have_value("second")
+    expect(queue).to_have_count(0)
+    page.get_by_role("button", name="Queue").click()
+    expect(queue).to_contain_text("second")
+    turn.finish("the first answer")
+    expect(message(page, "Hermes, ", "echo: second")).to_be_visible()
+    expect(queue).to_have_count(0)
+    expect(page.get_by_text("third")).to_have_count(0)
+
+
+def test_a_running_turn_is_stopped(page, web):
+    say(page, "hold")
+    web.next_turn().emit("half of an")
+    expect(page.get_by_role("article", name="Hermes is answering")).to_contain_text("half of an")
+    page.keyboard.press("Escape")
+    page.get_by_role("log").click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("You stopped this answer.")).to_be_visible()
+    expect(message(page, "Hermes, ", "half of an")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+
+
+def test_a_failed_turn_says_so(page, web, problems):
+    say(page, "hold")
+    web.next_turn().finish(ValueError("boom"))
+    expect(page.get_by_role("alert")).to_contain_text("Something went wrong")
+
+
+async def ask_first(turn):
+    """Ask for an approval, and say what was decided."""
+    if turn.decided_calls:
+        return f"decided {turn.decided_calls}"
+    approval = await turn.records.ask_approval(
+        turn.session_key, "order", '{"bird": "heron"}', delivery="host"
+    )
+    turn.emit(ApprovalAsked(approval), TextDelta("asked"))
+    return "asked"
+
+
+def test_a_tool_call_is_approved_with_a_button(path, new_context):
+    with web_server(path, ask_first) as web:
+        context = new_context(extra_http_headers={"Authorization": f"Bearer {web.secret}"})
+        page = context.new_page()
+        page.goto(web.url)
+        say(page, "order a heron", "asked")
+        card = page.get_by_role("region", name="Approve order")
+        expect(card).to_contain_text('"bird": "heron"')
+        expect(card.get_by_role("timer")).to_have_text(re.compile(r"expires in \d+:\d\d"))
+        other = context.new_page()
+        other.goto(page.url)
+        expect(other.get_by_role("region", name="Approve order")).to_be_visible()
+        card.get_by_role("button", name="Approve", exact=True).click()
+        expect(message(page, "Hermes, ", "decided")).to_be_visible()
+        expect(page.get_by_text("You approved order.")).to_be_visible()
+        for each in (page, other):
+            expect(each.get_by_role("region", name="Approve order")).to_have_count(0)
