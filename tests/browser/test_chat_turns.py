@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import expect
 
-from hermes.events import ApprovalAsked, ReasoningDelta, TextDelta, ToolFinished, ToolStarted
+from hermes.events import ApprovalAsked, ReasoningDelta, ToolFinished, ToolStarted
 from hermes.messages import ToolCall, TurnResult, Usage
 from tests.support.chat_page import composer, message, say
 from tests.support.web import web_server
@@ -63,7 +63,7 @@ def test_messages_are_queued_withdrawn_and_steered_while_a_turn_runs(page, web):
     queue = page.get_by_role("region", name="Queue")
     for text in ("second", "third"):
         composer(page).fill(text)
-        page.get_by_role("button", name="Queue").click()
+        page.get_by_role("button", name="Queue", exact=True).click()
         expect(queue.get_by_role("listitem").filter(has_text=text)).to_be_visible()
     third = queue.get_by_role("listitem").filter(has_text="third")
     third.get_by_role("button", name="Withdraw message").click()
@@ -72,10 +72,13 @@ def test_messages_are_queued_withdrawn_and_steered_while_a_turn_runs(page, web):
     second.get_by_role("button", name="Edit queued message").click()
     expect(composer(page)).to_have_value("second")
     expect(queue).to_have_count(0)
-    page.get_by_role("button", name="Queue").click()
+    page.get_by_role("button", name="Queue", exact=True).click()
     expect(queue).to_contain_text("second")
+    composer(page).fill("a hint")
+    page.get_by_role("button", name="Steer").click()  # this agent takes none, so it waits
+    expect(queue).to_contain_text("a hint")
     turn.finish("the first answer")
-    expect(message(page, "Hermes, ", "echo: second")).to_be_visible()
+    expect(message(page, "Hermes, ", "a hint")).to_be_visible()
     expect(queue).to_have_count(0)
     expect(page.get_by_text("third")).to_have_count(0)
 
@@ -105,15 +108,15 @@ async def ask_first(turn):
     approval = await turn.records.ask_approval(
         turn.session_key, "order", '{"bird": "heron"}', delivery="host"
     )
-    turn.emit(ApprovalAsked(approval), TextDelta("asked"))
+    turn.emit(ApprovalAsked(approval))
     return "asked"
 
 
 def test_a_tool_call_is_approved_with_a_button(path, new_context):
     with web_server(path, ask_first) as web:
-        context = new_context(extra_http_headers={"Authorization": f"Bearer {web.secret}"})
+        context = new_context()
         page = context.new_page()
-        page.goto(web.url)
+        page.goto(web.link())
         say(page, "order a heron", "asked")
         card = page.get_by_role("region", name="Approve order")
         expect(card).to_contain_text('"bird": "heron"')
@@ -126,3 +129,4 @@ def test_a_tool_call_is_approved_with_a_button(path, new_context):
         expect(page.get_by_text("You approved order.")).to_be_visible()
         for each in (page, other):
             expect(each.get_by_role("region", name="Approve order")).to_have_count(0)
+        context.close()

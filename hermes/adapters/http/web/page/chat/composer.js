@@ -1,6 +1,6 @@
 // Where a message is written: text with a draft that survives a reload, files, commands, the agent.
 
-import { get, patch, conversation } from "../lib/api.js";
+import { conversation, get, patch, stored } from "../lib/api.js";
 import { button, h, keyed, replace, set } from "../lib/dom.js";
 import { fail } from "../lib/status.js";
 import { Attachments } from "./attachments.js";
@@ -23,7 +23,7 @@ export class Composer {
     this.editing = null;
     this.commands = [];
     this.chosen = 0;
-    this.saved = DRAFT + view.name;
+    this.saved = DRAFT + stored(view.name);
     this.files = new Attachments(view.name, (why) => {
       this.update();
       if (why === "removed") this.focus();

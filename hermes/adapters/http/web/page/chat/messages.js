@@ -152,7 +152,7 @@ export class Messages {
 
   /** Move the focus to the next or previous message. */
   step(by) {
-    const all = [...this.inner.querySelectorAll("article")];
+    const all = [...this.inner.querySelectorAll("article:not([hidden])")];
     const at = all.indexOf(document.activeElement?.closest("article"));
     const next = all[at < 0 ? all.length - 1 : Math.min(all.length - 1, Math.max(0, at + by))];
     next?.focus({ preventScroll: true });

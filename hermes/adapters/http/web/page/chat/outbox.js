@@ -1,7 +1,7 @@
 // Messages that were sent and are not accepted yet. They are kept in the session storage with their
 // Idempotency-Key, so that a lost connection or a killed server neither loses nor doubles one.
 
-import { conversation, newKey, post } from "../lib/api.js";
+import { conversation, newKey, post, stored } from "../lib/api.js";
 
 const PREFIX = "hermes.outbox.";
 const DELAYS = [1, 2, 4, 8, 15];
@@ -10,7 +10,8 @@ const DELAYS = [1, 2, 4, 8, 15];
 export class Outbox {
   constructor(name, onChange) {
     this.name = name;
-    this.messages = read(name);
+    this.place = PREFIX + stored(name);
+    this.messages = read(this.place);
     this.closed = false;
     this.onChange = onChange;
     this.timer = null;
@@ -95,8 +96,8 @@ export class Outbox {
   }
 
   save() {
-    if (this.messages.length) sessionStorage.setItem(PREFIX + this.name, JSON.stringify(this.messages));
-    else sessionStorage.removeItem(PREFIX + this.name);
+    if (this.messages.length) sessionStorage.setItem(this.place, JSON.stringify(this.messages));
+    else sessionStorage.removeItem(this.place);
     this.onChange();
   }
 
@@ -106,9 +107,9 @@ export class Outbox {
   }
 }
 
-function read(name) {
+function read(place) {
   try {
-    return JSON.parse(sessionStorage.getItem(PREFIX + name) ?? "[]");
+    return JSON.parse(sessionStorage.getItem(place) ?? "[]").filter((each) => !each.id);
   } catch {
     return [];
   }

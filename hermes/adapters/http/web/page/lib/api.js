@@ -34,6 +34,9 @@ export function url(path, query) {
 export const conversation = (name, rest = "") =>
   `/api/conversations/${encodeURIComponent(name)}${rest}`;
 
+/** Return the name under which a browser stores things of a conversation: its id, if it has one. */
+export const stored = (name) => /conv_[0-9a-f]{32}$/.exec(name)?.[0] ?? name;
+
 /** Return a random key for a request that may be sent again. */
 export const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)),
   (byte) => byte.toString(16).padStart(2, "0")).join("");

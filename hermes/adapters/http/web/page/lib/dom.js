@@ -1,7 +1,7 @@
 // DOM without HTML strings: `h` creates an element, `keyed` keeps the nodes of a list.
 
 const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "open", "selected",
-  "textContent", "indeterminate", "readOnly", "tabIndex", "multiple", "inert"]);
+  "textContent", "indeterminate", "readOnly", "multiple", "inert"]);
 const lists = new WeakMap();
 
 /** Create an element. `props`: attributes, `class`, `on*` listeners, `ref` (called with it). */
