@@ -1,4 +1,4 @@
-"""A turn while it runs: text, tools, reasoning, approvals, the queue, stop and steer."""
+"""A turn while it runs: what stays of it, its cost, approvals, and the queue."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import re
 
 from playwright.sync_api import expect
 
-from hermes.events import ApprovalAsked, ReasoningDelta, ToolFinished, ToolStarted
-from hermes.messages import ToolCall, TurnResult, Usage
+from hermes.events import ApprovalAsked, ReasoningDelta
+from hermes.messages import TurnResult, Usage
 from tests.support.chat_page import composer, message, say
-from tests.support.web import web_server
 
 
 def test_an_answer_arrives_in_pieces_and_stays_when_the_turn_ends(page, web):
@@ -38,26 +37,7 @@ def test_an_answer_arrives_in_pieces_and_stays_when_the_turn_ends(page, web):
     expect(message(page, "Hermes, ", "A heading").locator("pre")).to_contain_text("print(1)")
 
 
-def test_tools_are_cards_with_arguments_result_and_error(page, web):
-    say(page, "hold")
-    turn = web.next_turn()
-    turn.emit(ToolStarted(ToolCall("c1", "read_file", '{"path": "a.txt"}')))
-    card = page.get_by_role("group").filter(has_text="read_file")
-    expect(card).to_contain_text("a.txt")
-    expect(card).to_contain_text("Running:")
-    card.locator("summary").click()
-    expect(card.get_by_text("It is still running.")).to_be_visible()
-    turn.emit(ToolFinished("c1", "the content"))
-    expect(card.get_by_label("Result", exact=True)).to_have_text("the content")
-    turn.emit(ToolStarted(ToolCall("c2", "run", "{}")), ToolFinished("c2", "no", failed=True))
-    expect(page.get_by_role("group").filter(has_text="run").last).to_contain_text("Failed:")
-    turn.finish("done")
-    stored = message(page, "Hermes, ", "read_file")
-    expect(stored).to_contain_text("Done:")
-    expect(message(page, "Hermes, ", "done").last).to_be_visible()
-
-
-def test_messages_are_queued_withdrawn_and_steered_while_a_turn_runs(page, web):
+def test_queued_messages_are_withdrawn_and_edited(page, web):
     say(page, "hold the first")
     turn = web.next_turn()
     queue = page.get_by_role("region", name="Queue")
@@ -83,24 +63,6 @@ def test_messages_are_queued_withdrawn_and_steered_while_a_turn_runs(page, web):
     expect(page.get_by_text("third")).to_have_count(0)
 
 
-def test_a_running_turn_is_stopped(page, web):
-    say(page, "hold")
-    web.next_turn().emit("half of an")
-    expect(page.get_by_role("article", name="Hermes is answering")).to_contain_text("half of an")
-    page.keyboard.press("Escape")
-    page.get_by_role("log").click()
-    page.keyboard.press("Escape")
-    expect(page.get_by_text("You stopped this answer.")).to_be_visible()
-    expect(message(page, "Hermes, ", "half of an")).to_be_visible()
-    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
-
-
-def test_a_failed_turn_says_so(page, web, problems):
-    say(page, "hold")
-    web.next_turn().finish(ValueError("boom"))
-    expect(page.get_by_role("alert")).to_contain_text("Something went wrong")
-
-
 async def ask_first(turn):
     """Ask for an approval, and say what was decided."""
     if turn.decided_calls:
@@ -112,21 +74,17 @@ async def ask_first(turn):
     return "asked"
 
 
-def test_a_tool_call_is_approved_with_a_button(path, new_context):
-    with web_server(path, ask_first) as web:
-        context = new_context()
-        page = context.new_page()
-        page.goto(web.link())
-        say(page, "order a heron", "asked")
-        card = page.get_by_role("region", name="Approve order")
-        expect(card).to_contain_text('"bird": "heron"')
-        expect(card.get_by_role("timer")).to_have_text(re.compile(r"expires in \d+:\d\d"))
-        other = context.new_page()
-        other.goto(page.url)
-        expect(other.get_by_role("region", name="Approve order")).to_be_visible()
-        card.get_by_role("button", name="Approve", exact=True).click()
-        expect(message(page, "Hermes, ", "decided")).to_be_visible()
-        expect(page.get_by_text("You approved order.")).to_be_visible()
-        for each in (page, other):
-            expect(each.get_by_role("region", name="Approve order")).to_have_count(0)
-        context.close()
+def test_a_tool_call_is_approved_with_a_button(serve, sign_in):
+    page = sign_in(serve(ask_first))
+    say(page, "order a heron", "asked")
+    card = page.get_by_role("region", name="Approve order")
+    expect(card).to_contain_text('"bird": "heron"')
+    expect(card.get_by_role("timer")).to_have_text(re.compile(r"expires in \d+:\d\d"))
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.get_by_role("region", name="Approve order")).to_be_visible()
+    card.get_by_role("button", name="Approve", exact=True).click()
+    expect(message(page, "Hermes, ", "decided")).to_be_visible()
+    expect(page.get_by_text("You approved order.")).to_be_visible()
+    for each in (page, other):
+        expect(each.get_by_role("region", name="Approve order")).to_have_count(0)
