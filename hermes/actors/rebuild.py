@@ -94,7 +94,13 @@ def _texts(spec: AgentSpec) -> tuple[str, ...]:
 
 def text_difference(part: str, before: str, after: str) -> PromptDifference:
     """Return the first byte in which two texts differ, with what is around it."""
-    old, new = (text.encode("utf-8", "surrogatepass") for text in (before, after))
+    return bytes_difference(
+        part, *(text.encode("utf-8", "surrogatepass") for text in (before, after))
+    )
+
+
+def bytes_difference(part: str, old: bytes, new: bytes) -> PromptDifference:
+    """Return the first byte in which two texts in UTF-8 differ, with what is around it."""
     offset = common_prefix(old, new)
     start = max(0, offset - CONTEXT)
     shown = [each[start : offset + CONTEXT].decode(errors="replace") for each in (old, new)]

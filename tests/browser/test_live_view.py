@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from urllib.parse import quote
 
 import pytest
@@ -10,6 +11,7 @@ from playwright.sync_api import expect
 
 from hermes import Inbound
 from tests.support.browser import axe_script
+from tests.support.http_models import server_with
 from tests.support.live_page import (
     CHAT,
     LOST,
@@ -20,6 +22,7 @@ from tests.support.live_page import (
     open_live,
     talk_long,
 )
+from tests.support.web import WebServer, running
 
 TABS = ("overview", "actors", "lineage", "cache", "delivery", "store", "limits")
 KEY = "agent:main:one"
@@ -131,6 +134,21 @@ def test_the_cache_shows_each_call_and_the_first_differing_byte(new_context, liv
     expect(built).to_contain_text("first differing byte: 66")
     expect(built.locator("mark")).to_have_text(["M", "T"])
     expect(page.locator(".built").nth(1)).to_contain_text("cold")
+
+
+def test_recorded_prompts_are_compared(new_context, path):
+    with running(partial(server_with, path, ["one", "two"])) as ((server, _), token):
+        web = WebServer(server, None, token)
+        conversation = server.runtime.conversation(KEY)
+        web.call(conversation.ask, "hello")
+        web.call(conversation.configure, model="n")
+        web.call(conversation.ask, "again")
+        page = open_live(new_context, web, f"/cache/{quote(KEY, safe='')}")
+        built = page.locator(".built").first
+        expect(built).to_contain_text("prompt first differing byte")
+        expect(built.locator("mark")).to_have_text(["m", "n"])
+        page.get_by_role("link", name="Lineage").last.click()
+        expect(page.locator(".sessions button")).to_have_count(1)
 
 
 @pytest.mark.parametrize(("errors", "column"), [(REFUSED, "Retries"), (LOST, "Unknown outcome")])

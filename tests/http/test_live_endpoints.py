@@ -31,6 +31,7 @@ from tests.support.compression import (
 )
 from tests.support.held_turns import HeldAgent
 from tests.support.http import http_server, new_token
+from tests.support.http_models import server_with
 from tests.support.live_view import hold_conversations, live_view, operator
 
 KEY = "a:1"
@@ -51,7 +52,9 @@ async def read(server, place, **query):
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda each: each.path)
 async def test_only_operators_may_look(path, endpoint):
-    place = endpoint.path.replace("{key}", "k").replace("{session_id}", "s")
+    place = (
+        endpoint.path.replace("{key}", "k").replace("{session_id}", "s").replace("{turn_id}", "1")
+    )
     async with http_server(path) as server:
         assert (await server.http().get(place)).status_code == 403
         metrics = await new_token(server.runtime, "prometheus", roles=("metrics",))
@@ -333,6 +336,29 @@ async def test_a_foreign_write_says_that_the_bytes_are_not_known(path, sql):
         await server.runtime.ask(KEY, "two")
         [rebuild] = (await read(server, at("cache")))["rebuilds"]
         assert (rebuild["reason"], rebuild["difference"]) == ("foreign-write", None)
+
+
+async def test_prompts_are_compared_byte_by_byte_if_they_were_recorded(path):
+    async with server_with(path, ["one", "two", "three"]) as (server, model):
+        conversation = server.runtime.conversation(KEY)
+        await conversation.ask("hello")
+        await conversation.ask("again")
+        same = await read(server, at("cache", KEY) + "/turns/2")
+        assert (same["earlier_turn"], same["exact"], same["extended"]) == (1, True, True)
+        await conversation.configure(model="n")
+        await conversation.ask("more")
+        found = await read(server, at("cache", KEY) + "/turns/3")
+        assert (found["exact"], found["extended"]) == (True, False)
+        difference = found["difference"]
+        sent = [request.body for request in model.requests]
+        assert difference["offset"] == sent[1].index(b'"m"') + 1
+        shown = slice(difference["shown_from"], difference["offset"] + 60)
+        assert difference["before"].encode() == sent[1][shown]
+        assert difference["after"].encode() == sent[2][shown]
+        first = await read(server, at("cache", KEY) + "/turns/1")
+        assert (first["difference"], first["earlier_turn"]) == (None, None)
+        other = await read(server, at("cache", KEY) + "/turns/x")
+        assert other["reasons"] == ["no prompt of this turn was recorded"]
 
 
 # Limits

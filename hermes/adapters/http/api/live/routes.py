@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from hermes.adapters.http.api.live import types as t
 from hermes.adapters.http.api.live.feed import LiveFeed
-from hermes.adapters.http.api.names import resolve
+from hermes.adapters.http.api.live.prompts import compare_prompts
+from hermes.adapters.http.api.names import number, resolve
 from hermes.adapters.http.api.streams.channels import Listener
 from hermes.adapters.http.api.streams.events import EventsQuery, EventStream
 from hermes.adapters.http.api.streams.hub import Hub
@@ -78,6 +79,12 @@ async def cache(call: Call) -> Response:
     return json_response(t.CacheDetails(session_key=key, calls=calls, rebuilds=api.rebuilds(key)))
 
 
+async def prompts(call: Call) -> Response:
+    """Compare the first prompt of a turn with the last one before it."""
+    key, turn_id = resolve(call, call.path["key"]), number(call.path["turn_id"])
+    return json_response(await compare_prompts(call.runtime, key, turn_id))
+
+
 async def outbox(call: Call) -> Response:
     """List the replies of a lane that are not delivered, or were given up."""
     query = call.query(t.LaneQuery)
@@ -107,6 +114,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         method="GET", path=f"{ROOT}/cache/{{key}}", handle=cache, query=t.CallsQuery,
         role="operator", summary="Return the cached share of each call of a conversation.",
         result=t.CacheDetails,
+    ),
+    Endpoint(
+        method="GET", path=f"{ROOT}/cache/{{key}}/turns/{{turn_id}}", handle=prompts,
+        role="operator", summary="Compare the prompts before and after an agent was built anew.",
+        result=t.PromptComparison,
     ),
     Endpoint(
         method="GET", path=f"{ROOT}/outbox", handle=outbox, query=t.LaneQuery, role="operator",

@@ -19,6 +19,7 @@ from hermes.messages import (
     LiveLane,
     LiveLease,
     ModelCall,
+    PromptDifference,
     Rebuild,
     Replacement,
     StoreStatistics,
@@ -119,6 +120,22 @@ class CacheDetails(msgspec.Struct, frozen=True, kw_only=True):
     session_key: str
     calls: list[ModelCall]
     rebuilds: list[Rebuild]
+
+
+class PromptComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The last prompt before a turn, and the first prompt of the turn, byte by byte."""
+
+    turn_id: int
+    earlier_turn: int | None = None
+    """The turn of the earlier prompt; null if none was recorded."""
+    exact: bool = False
+    """Whether both are known to be what was sent, by their hashes."""
+    extended: bool = False
+    """Whether the new one has the earlier one's messages at its beginning, and only adds others."""
+    difference: PromptDifference | None = None
+    """Null if the bytes are not known."""
+    reasons: list[str] = []
+    """Why the bytes are not known, or not exact."""
 
 
 class CacheList(msgspec.Struct):

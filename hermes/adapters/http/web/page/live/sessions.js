@@ -189,8 +189,8 @@ function one(root, state, key) {
       const rebuild = first && rebuilds.find((each) => rest.has(each) && each.reason === call.build_reason
         && each.at <= call.created_at + 1);
       rest.delete(rebuild);
-      return [row(key, call), first && built(call.build_reason, rebuild)];
-    }), [...rest].map((each) => built(each.reason, each)));
+      return [row(key, call), first && built(key, call.build_reason, rebuild, call.turn_id)];
+    }), [...rest].map((each) => built(key, each.reason, each)));
   }
 }
 
@@ -200,21 +200,31 @@ const row = (key, call) => h("li", { class: "call" }, share(call),
   call.turn_id ? to(`turn ${call.turn_id}`, "turns", key, call.turn_id) : h("span"),
   h("time", { class: "muted", title: format.dateTime(call.created_at) }, format.when(call.created_at)));
 
-const built = (reason, rebuild) => h("li", { class: "built" }, icon("retry"), h("div", null,
-  h("p", null, h("strong", null, `The agent was built: ${reason}`), `, because ${REASONS[reason]}.`), difference(rebuild)));
+const prompts = new Map(); // comparisons by conversation and turn
 
-/** What differed, down to the first byte. */
-function difference(rebuild) {
-  const found = rebuild?.difference;
-  if (!found) {
-    return h("p", { class: "muted small-text" }, !rebuild ? "What it replaced is not known any more."
-      : rebuild.compared === "prompts" ? "Its prompt begins like the earlier one."
-        : "Model, tools, prompt and settings are the same. The bytes of the prompts are unknown.");
-  }
+/** Why an agent was built, and what differs: of the prompts if they were recorded. */
+function built(key, reason, rebuild, turn) {
+  const shown = h("div", null, described(rebuild));
+  const path = `/api/live/cache/${encodeURIComponent(key)}/turns/${turn}`;
+  if (turn && !prompts.has(path)) prompts.set(path, get(path).catch(() => ({})));
+  prompts.get(path)?.then(({ difference: found, extended, exact, reasons }) => found && replace(shown,
+    extended ? h("p", { class: "small-text" }, `The prompt continues the earlier one: ${count(found.offset)} bytes are the same.`)
+      : difference(found), !exact && h("p", { class: "muted small-text" }, `Not exact: ${reasons.join("; ")}.`)));
+  return h("li", { class: "built" }, icon("retry"), h("div", null, h("p", null,
+    h("strong", null, `The agent was built: ${reason}`), `, because ${REASONS[reason]}.`), shown));
+}
+
+function described(rebuild) {
+  if (rebuild?.difference) return difference(rebuild.difference);
+  return h("p", { class: "muted small-text" }, rebuild
+    ? "Model, tools, prompt and settings are the same. The bytes of the prompts are unknown."
+    : "What it replaced is not known.");
+}
+
+/** The first byte that differs, with what is around it. */
+function difference(found) {
   const line = (kind, text) => {
-    const bytes = new TextEncoder().encode(text);
-    const at = found.offset - found.shown_from;
-    const same = new TextDecoder().decode(bytes.slice(0, at));
+    const same = new TextDecoder().decode(new TextEncoder().encode(text).slice(0, found.offset - found.shown_from));
     const [first, ...others] = text.slice(same.length);
     return h("div", { class: kind }, h("code", null, kind === "old" ? "− " : "+ ", found.shown_from > 0 && "…", same,
       h("mark", null, first ?? "␃"), others.join("")));
