@@ -20,11 +20,11 @@ def say(page, text, answer=None):
     if answer is None and not text.startswith("hold"):
         answer = f"echo: {text}"
     if answer is not None:
-        expect(message(page, "Hermes", answer).last).to_be_visible()
+        expect(message(page, "Hermes, ", answer).last).to_be_visible()
 
 
 def message(page, who, text):
-    """The messages of "You" or "Hermes" that contain a text."""
+    """The messages of "You" that contain a text; "Hermes, " are its stored answers."""
     return page.get_by_role("article", name=re.compile(f"^{who}")).filter(has_text=text)
 
 
