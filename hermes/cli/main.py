@@ -31,6 +31,7 @@ commands:
   status    print the status of a running bot
   reload    let a running bot read its configuration again
   store     list, search, export, back up and repair conversations
+  web       open the web page of a running bot, signed in; list and revoke its sessions
   tokens    create, list and revoke bearer tokens of the HTTP API
   setup     connect a model: writes a configuration and starts a chat
   doctor    check the installation, the configuration and everything it names
@@ -113,6 +114,12 @@ def _tokens(arguments: Sequence[str]) -> int:
     return tokens(arguments)
 
 
+def _web(arguments: Sequence[str]) -> int:
+    from hermes.cli.web import main as web  # noqa: PLC0415
+
+    return web(arguments)
+
+
 def _setup(arguments: Sequence[str]) -> int:
     from hermes.cli.setup import main as setup  # noqa: PLC0415
 
@@ -131,6 +138,7 @@ COMMANDS: dict[str, Run] = {
     "status": _status,
     "reload": _reload,
     "store": _store,
+    "web": _web,
     "tokens": _tokens,
     "setup": _setup,
     "doctor": _doctor,

@@ -14,6 +14,7 @@ from hermes.errors import HermesError, StoreRefused
 from hermes.messages import TOKEN_ROLES, Token
 from hermes.run.configuration import Configuration, add_file_options
 from hermes.sanitize import one_line, sanitize
+from hermes.session_keys import API_PLATFORM
 from hermes.standard_output import OutputFailed
 from hermes.store.cli.ages import AGE_HELP, DAY, days
 from hermes.store.cli.opening import existing_path, open_current, open_or_create
@@ -122,7 +123,8 @@ def _create(options: argparse.Namespace) -> int:
 def _list(options: argparse.Namespace) -> int:
     with open_current(existing_path(options)) as store:
         valid = set(store.valid_tokens())
-        tokens = [each for each in store.list_tokens() if options.all or each.id in valid]
+        listed = [each for each in store.list_tokens() if each.platform == API_PLATFORM]
+        tokens = [each for each in listed if options.all or each.id in valid]
     if options.json:
         for token in tokens:
             print_json({**asdict(token), "valid": token.id in valid})
@@ -146,7 +148,12 @@ def _row(token: Token) -> tuple[str, ...]:
 
 def _revoke(options: argparse.Namespace) -> int:
     with open_current(existing_path(options)) as store:
-        token = store.revoke_token(options.name)
+        # The name of a session is not its own, and `hermes web revoke` revokes it.
+        is_session = any(
+            each.id == options.name and each.platform != API_PLATFORM
+            for each in store.list_tokens()
+        )
+        token = None if is_session else store.revoke_token(options.name)
     if token is None:
         sys.stderr.write(f"There is no token {one_line(options.name)!r} that is valid.\n")
         return 1

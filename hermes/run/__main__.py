@@ -196,8 +196,15 @@ def _parser(command: Command) -> argparse.ArgumentParser:
     add = adder("interfaces")
     add("--no-console", action="store_true", help="do not open a chat in the terminal")
     add("--stdio", action="store_true", help="serve JSON-RPC on standard input and output")
-    add("--http", metavar="HOST:PORT", nargs="?", const={}, type=http_address,
-        help="serve OpenAI's APIs and that of Hermes (default: 127.0.0.1:8420)")  # fmt: skip
+    add(
+        "--http",
+        metavar="HOST:PORT",
+        nargs="?",
+        const={},
+        type=http_address,
+        help="serve the web page, OpenAI's APIs and that of Hermes (default: 127.0.0.1:8420)",
+    )
+    add("--open", action="store_true", help="serve HTTP, and open the web page in a browser")
     add = adder("information")
     add("--status", action="store_true", help="print the status of a running bot and exit")
     status = "" if "--status" in command.hidden else "the status, or "
@@ -219,8 +226,9 @@ def _check_chat_options(
     for name in ("new", "attach", "save"):
         if vars(options)[name] and options.prompt is None:
             parser.error(f"--{name} requires -p")
-    if options.http is not None and options.prompt is not None:
-        parser.error("--http has no effect with -p; remove it")
+    for name, asked in (("http", options.http is not None), ("open", options.open)):
+        if asked and options.prompt is not None:
+            parser.error(f"--{name} has no effect with -p; remove it")
 
 
 def _reserve_stdio(options: argparse.Namespace) -> AbstractContextManager[ReservedStdio]:

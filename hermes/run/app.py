@@ -225,7 +225,8 @@ async def _run(
             frozenset(secrets), telemetry.show_settings,
         )  # fmt: skip
         await stack.enter_async_context(reloading(reloader, path, shutdown.request))
-        serving = _serving_http(settings, runtime, frontend, telemetry)
+        open_page = configuration.open_page
+        serving = _serving_http(settings, runtime, frontend, telemetry, open_page=open_page)
         url = telemetry.http = await stack.enter_async_context(serving)
         await _greet(console, runtime, agent, _where(configuration, path, url))
         clients = serve_socket(runtime, resolve(path)) if settings.socket else nullcontext()
@@ -265,12 +266,17 @@ def _open_platforms(
 
 
 def _serving_http(
-    settings: Settings, runtime: Runtime, frontend: Frontend, telemetry: Telemetry
+    settings: Settings,
+    runtime: Runtime,
+    frontend: Frontend,
+    telemetry: Telemetry,
+    *,
+    open_page: bool,
 ) -> AbstractAsyncContextManager[str | None]:
     """Serve HTTP, if the settings say so; not for a single question."""
     if frontend == "once":
         return nullcontext()
-    return serving_http(settings, runtime, telemetry.collected(runtime))
+    return serving_http(settings, runtime, telemetry.collected(runtime), open_page=open_page)
 
 
 @asynccontextmanager

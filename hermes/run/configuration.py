@@ -60,11 +60,15 @@ class Configuration:
     file: ConfigFile | None
     overrides: dict[str, Any]
     """The settings that were given on the command line."""
+    open_page: bool = False
+    """Whether to open the web page in a browser."""
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Configuration:
         """Return the configuration that the options name."""
-        return cls(find_config(options.config), _overrides(vars(options)))
+        given = vars(options)
+        file, open_page = find_config(options.config), bool(given.get("open"))
+        return cls(file, _overrides(given), open_page)
 
     def find_again(self) -> Configuration:
         """Return the same configuration; if it had no file, with the one that there is now."""
@@ -142,6 +146,6 @@ def _overrides(options: dict[str, Any]) -> dict[str, Any]:
             overrides[name] = given
     if options.get("db") is not None:
         overrides["data"] = str(options["db"])
-    if options.get("http") is not None:
-        overrides["http"] = options["http"]
+    if options.get("http") is not None or options.get("open"):
+        overrides["http"] = options["http"] or {}
     return overrides

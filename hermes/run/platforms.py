@@ -11,17 +11,19 @@ from typing import Protocol
 
 from hermes.actors.runtime import Runtime
 from hermes.protocols import Adapter
+from hermes.run.configuration import database_path
 from hermes.run.references import resolve_secret
 from hermes.settings import Problem, Settings, SettingsError
 from hermes.settings.http import HttpConfig
 from hermes.settings.installation import command
 from hermes.settings.schema import TelegramTable
+from hermes.store.files.file_lock import resolve
 from hermes.telemetry.collecting import Collected
 from hermes.texts import Texts
 
 log: logging.Logger = logging.getLogger(__name__)
 
-SERVING = "HTTP: {url}/v1 and {url}/api; to create a token: {create}"
+SERVING = "HTTP: {url}/v1 and {url}/api; to open the page: {web}; to create a token: {create}"
 
 
 class Platform(Adapter, Protocol):
@@ -66,9 +68,11 @@ async def _open_telegram(
 
 @asynccontextmanager
 async def serving_http(
-    settings: Settings, runtime: Runtime, collected: Collected
+    settings: Settings, runtime: Runtime, collected: Collected, *, open_page: bool
 ) -> AsyncIterator[str | None]:
     """Serve HTTP during the block, if the settings say so; yields the URL, or None.
+
+    With `open_page`, the web page is opened in a browser.
 
     Raises `SettingsError` if it cannot listen at the address.
     """
@@ -77,6 +81,7 @@ async def serving_http(
         return
     # Imported here because it needs an extra.
     from hermes.adapters.http import serve_http  # noqa: PLC0415
+    from hermes.run.page import showing_page  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         try:
@@ -85,12 +90,14 @@ async def serving_http(
         except OSError as error:
             raise SettingsError([_listen_problem(settings.http, error)]) from None
         log.info("%s", describe_http(url))
+        path = resolve(database_path(settings))
+        await stack.enter_async_context(showing_page(runtime, url, path, show=open_page))
         yield url
 
 
 def describe_http(url: str) -> str:
-    """Return a line about the HTTP server: its URL, and how a client gets a token."""
-    return SERVING.format(url=url, create=command("tokens create NAME"))
+    """Return a line about the HTTP server: its URL, its page, and how a client gets a token."""
+    return SERVING.format(url=url, web=command("web"), create=command("tokens create NAME"))
 
 
 def _listen_problem(config: HttpConfig, error: OSError) -> Problem:
