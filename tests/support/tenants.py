@@ -172,13 +172,15 @@ async def rows_of(server):
         rows = {
             f"{table} {row}"
             for table in tables
-            if not table.startswith(skipped) and table not in {"arrivals", "messages"}
+            if not table.startswith(skipped) and table not in {"arrivals", "messages", "turns"}
             for row in tx.all(f"SELECT {columns.get(table, '*')} FROM {table}")
         }
         sql = (
             "SELECT s.session_key, m.id, m.role, m.content FROM sessions s "
             "JOIN all_messages m ON m.id >> 32 = s.no"
         )
+        turns = "SELECT s.session_key, t.* FROM sessions s JOIN turns t ON t.session_no = s.no"
+        rows |= {f"turns {row}" for row in tx.all(turns)}
         return rows | {f"messages {row}" for row in tx.all(sql)}
 
     return await inspect(server.runtime).store.browse(read)
