@@ -196,14 +196,8 @@ def _parser(command: Command) -> argparse.ArgumentParser:
     add = adder("interfaces")
     add("--no-console", action="store_true", help="do not open a chat in the terminal")
     add("--stdio", action="store_true", help="serve JSON-RPC on standard input and output")
-    add(
-        "--http",
-        metavar="HOST:PORT",
-        nargs="?",
-        const={},
-        type=http_address,
-        help="serve the web page, OpenAI's APIs and that of Hermes (default: 127.0.0.1:8420)",
-    )
+    add("--http", metavar="HOST:PORT", nargs="?", const={}, type=http_address,
+        help="serve the web page and the APIs (default: 127.0.0.1:8420)")  # fmt: skip
     add("--open", action="store_true", help="serve HTTP, and open the web page in a browser")
     add = adder("information")
     add("--status", action="store_true", help="print the status of a running bot and exit")

@@ -225,8 +225,7 @@ async def _run(
             frozenset(secrets), telemetry.show_settings,
         )  # fmt: skip
         await stack.enter_async_context(reloading(reloader, path, shutdown.request))
-        open_page = configuration.open_page
-        serving = _serving_http(settings, runtime, frontend, telemetry, open_page=open_page)
+        serving = _serving_http(settings, runtime, frontend, telemetry, configuration.open_page)
         url = telemetry.http = await stack.enter_async_context(serving)
         await _greet(console, runtime, agent, _where(configuration, path, url))
         clients = serve_socket(runtime, resolve(path)) if settings.socket else nullcontext()
@@ -270,7 +269,6 @@ def _serving_http(
     runtime: Runtime,
     frontend: Frontend,
     telemetry: Telemetry,
-    *,
     open_page: bool,
 ) -> AbstractAsyncContextManager[str | None]:
     """Serve HTTP, if the settings say so; not for a single question."""
