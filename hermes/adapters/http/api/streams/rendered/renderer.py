@@ -52,8 +52,11 @@ class Renderer:
     Stored messages have a thread of their own, so that they do not delay answers that arrive.
     """
 
-    def __init__(self, run: RunInThread = in_thread, *, pause: float = PAUSE) -> None:
+    def __init__(
+        self, run: RunInThread = in_thread, *, pause: float = PAUSE, cache: int = MAX_CACHE
+    ) -> None:
         self.pause: float = pause
+        self._max_cache = cache
         self._run = run
         self._streams = trio.CapacityLimiter(STREAM_THREADS)
         self._stored = trio.CapacityLimiter(1)
@@ -109,7 +112,7 @@ class Renderer:
     def _keep(self, key: bytes, blocks: bytes) -> None:
         self._size += len(blocks) - len(self._cache.pop(key, b""))
         self._cache[key] = blocks
-        while self._size > MAX_CACHE:
+        while self._size > self._max_cache:
             self._size -= len(self._cache.popitem(last=False)[1])
 
 
