@@ -33,6 +33,7 @@ _BACKGROUND = re.compile(r"(.+):background:([0-9]{1,18})", re.DOTALL)
 # Visible ASCII without the separator and the escape character. `str.isprintable` would not do: its
 # result changes with Unicode, but a key must stay the same after an upgrade of Python.
 _PLAIN = "".join(map(chr, range(0x21, 0x7F))).replace(":", "").replace("%", "")
+_NEEDS_NO_ESCAPE = re.compile(f"[{re.escape(_PLAIN)}]*")
 
 
 def session_key(
@@ -117,6 +118,8 @@ def _grouped(source: Source, participant: str | None) -> list[str | None]:
 
 
 def _escaped(part: str) -> str:
+    if _NEEDS_NO_ESCAPE.fullmatch(part):
+        return part
     # Lone surrogates, which platforms that use UTF-16 may send, stay distinct as well.
     return quote(part, safe=_PLAIN, errors="surrogatepass")
 

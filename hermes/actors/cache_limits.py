@@ -58,8 +58,9 @@ class CacheLimits:
 
     def measure(self, cache: Cache) -> None:
         """Note the size of a cache that has changed."""
-        self.size += cache.size - cache.measured
-        cache.measured = cache.size
+        size = cache.size
+        self.size += size - cache.measured
+        cache.measured = size
         if self.agents > self._max_agents or self.size > self._max_size:
             self._enforce()
 

@@ -61,8 +61,8 @@ class AgentCache:
     """
 
     __slots__ = (
-        "_agent", "_baselines", "_context", "_lost", "_may_abandon", "_snapshot", "_spec",
-        "_transcripts", "builds", "counted", "measured",
+        "_agent", "_baselines", "_checked", "_context", "_lost", "_may_abandon", "_snapshot",
+        "_spec", "_transcripts", "builds", "counted", "measured",
     )  # fmt: skip
 
     def __init__(self, context: RuntimeContext) -> None:
@@ -70,6 +70,8 @@ class AgentCache:
         self._agent: Agent | None = None
         self._may_abandon: SupportsAbandon | None = None
         """The agent, if it may leave work behind. The check is too slow for every turn."""
+        self._checked = False
+        """Whether that is known."""
         self._snapshot: Snapshot | None = None
         self._spec: AgentSpec | None = None
         """What the last agent was built from, also after it was dropped."""
@@ -135,10 +137,8 @@ class AgentCache:
         return agent
 
     def _use(self, snapshot: Snapshot) -> None:
-        agent: object = snapshot.agent
         self._context.caches.agents += self._agent is None
-        self._agent, self._snapshot = snapshot.agent, snapshot
-        self._may_abandon = agent if isinstance(agent, SupportsAbandon) else None
+        self._agent, self._snapshot, self._checked = snapshot.agent, snapshot, False
         self._context.caches.measure(self)
 
     def begin(self, head: Head) -> None:
@@ -192,6 +192,10 @@ class AgentCache:
 
     def drop_abandoned(self) -> bool:
         """Discard the agent if work of it is still running. Returns whether it was."""
+        if not self._checked:
+            agent: object = self._agent
+            self._may_abandon = agent if isinstance(agent, SupportsAbandon) else None
+            self._checked = True
         abandoned = self._may_abandon is not None and self._may_abandon.abandoned
         if abandoned:
             self.drop("abandoned")

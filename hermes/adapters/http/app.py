@@ -129,7 +129,11 @@ class _App:
         paths: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             paths.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        routes = [Route(path, _Path(services, path, methods)) for path, methods in paths.items()]
+        apps = {path: _Path(services, path, methods) for path, methods in paths.items()}
+        self._without_parameters: dict[str, ASGIApp] = {
+            path: app for path, app in apps.items() if "{" not in path
+        }
+        routes = [Route(path, app) for path, app in apps.items()]
         socket = WebSocketRoute(rpc.PATH, _RpcSocket(services))
         self._router = Router([*routes, socket], redirect_slashes=False, default=_not_found)
 
@@ -153,7 +157,13 @@ class _App:
         outgoing.add_headers(cors_headers(origin))
         answer = None if origin is None else preflight(scope)
         scope = {**with_encoded_path(scope), ROUTER: self._router}
-        await (answer or self._router)(scope, receive, outgoing)
+        await (answer or self._app_of(scope))(scope, receive, outgoing)
+
+    def _app_of(self, scope: Scope) -> ASGIApp:
+        """Return the endpoints of a path without parameters, or what finds those of another one."""
+        if scope["type"] != "http" or scope.get("root_path"):
+            return self._router
+        return self._without_parameters.get(scope["path"], self._router)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

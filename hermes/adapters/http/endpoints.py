@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
@@ -241,7 +240,7 @@ class Call:
     def digest(self, body: bytes) -> str:
         """Return a keyed hash of the route and the body."""
         content = f"{self.request.method} {self.request.scope['path']}\n".encode() + body
-        return hmac.new(self.services.secret, content, hashlib.sha256).hexdigest()
+        return hmac.digest(self.services.secret, content, "sha256").hex()
 
 
 def _not_known() -> bytes | None:

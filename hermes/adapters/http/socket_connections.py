@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -79,8 +80,9 @@ class _Protocol(H11Protocol):
 
         h11 limits what it keeps of a head that is not complete, so the last piece may exceed it.
         """
-        names = {name.lower() for name, _ in event.headers}
-        size = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+        headers = event.headers.raw_items()  # a list: h11's own sequence is slow to read
+        names = {name.lower() for name, _ in headers}
+        size = len(event.target) + sum([len(name) + len(value) + 4 for name, value in headers])
         if size > self.config.h11_max_incomplete_size:
             raise _Refused(431)
         if event.http_version not in _VERSIONS:
@@ -299,7 +301,7 @@ class Connection:
         except trio.WouldBlock:
             await self._writing.acquire()
         try:
-            rest = memoryview(data)
+            rest = memoryview(data)[await self._write_now(data) :]
             while rest and not self._lost:
                 self._waiting_since = now = trio.current_time()
                 sent = 0
@@ -312,6 +314,14 @@ class Connection:
                     self._cut()
         finally:
             release(self._writing)
+
+    async def _write_now(self, data: bytes) -> int:
+        """Send what the socket takes without waiting, so without a time limit; return how much."""
+        sent = 0
+        with suppress(OSError):
+            sent = os.write(self._stream.socket.fileno(), data)
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return sent
 
     def _cut(self) -> None:
         """Close the socket; what the client has not read is discarded."""

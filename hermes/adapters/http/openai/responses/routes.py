@@ -203,8 +203,10 @@ async def _stream(
 
     If clients have seen its events, they are still in memory, or the whole stream is repeated.
     """
-    await trio.lowlevel.checkpoint()  # a turn that need not wait begins now
     log = services.logs.find(response.inbox_id)
+    if log is None:  # a turn that need not wait begins now
+        await trio.lowlevel.checkpoint()
+        log = services.logs.find(response.inbox_id)
     if log is not None and isinstance(log.listener, LiveResponse) and after < FROM_STORE:
         return EventStream(read_live(services, log.listener, log, ending, after))
     reply = response.reply or (None if log is None else log.reply)

@@ -23,7 +23,7 @@ from hermes.messages import (
     StoredResponse,
     WaitingMessage,
 )
-from hermes.session_keys import EPHEMERAL
+from hermes.session_keys import EPHEMERAL, session_key
 
 _CONVERSATION = re.compile(r"conv_[0-9a-f]{32}")
 
@@ -95,9 +95,8 @@ async def _last_row(call: Call, response: StoredResponse) -> StoredMessage | Non
 
 
 def _target(call: Call, conversation: str, key: str | None = None) -> Target:
-    return Target(
-        conversation, key or call.caller.key(conversation), call.caller.source(conversation)
-    )
+    source = call.caller.source(conversation)
+    return Target(conversation, key or session_key(source), source)
 
 
 async def _named(call: Call, conversation: str) -> Target:
