@@ -18,7 +18,7 @@ from hermes.agents import Endpoint, Secret, chat_agents
 from hermes.events import TextDelta
 from hermes.messages import Person, TurnResult
 from hermes.testing import open_model
-from tests.support.http import http_server
+from tests.support.http import http_server, new_token
 
 SECONDS = 60
 """How long a test waits for the server."""
@@ -83,6 +83,15 @@ class WebServer:
     def next_turn(self):
         """Wait until a turn that is held has started, and return it."""
         return self.agent.held.get(timeout=SECONDS)
+
+    @property
+    def secret(self):
+        """The bearer token of the user ann."""
+        return self.server.secret
+
+    def new_secret(self, name, **options):
+        """Store another bearer token, and return its secret."""
+        return self.call(new_token, self.server.runtime, name, **options)
 
     def sign_in_token(self, name="ann", role="user"):
         """Return a one-time token with which a person can sign in."""

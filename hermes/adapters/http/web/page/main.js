@@ -27,7 +27,7 @@ const links = new Map(NAVIGATION.map(([name, label, sign, href]) => [name,
 ]));
 const header = h("header", { class: "top" },
   h("a", { class: "brand", href: "#/", "aria-label": "Hermes, home" },
-    h("span", { class: "mark", "aria-hidden": "true" }, "H"), h("span", { class: "name" }, "Hermes")),
+    h("span", { class: "mark" }), h("span", { class: "name" }, "Hermes")),
   h("div", { id: "top-start", class: "top-slot" }),
   h("nav", { class: "navigation", "aria-label": "Main" }, ...links.values()),
   regions.connection, themeSwitch());

@@ -23,7 +23,7 @@ export function showShortcuts() {
       h("dl", null, keys.map(([key, what]) => h("div", null,
         h("dt", null, key.split(" ").map((each) => h("kbd", null, each))), h("dd", null, what))))))),
   { wide: true });
-  dialog.tabIndex = -1;
+  dialog.tabIndex = 0; // it may scroll
   dialog.focus();
 }
 
