@@ -181,7 +181,7 @@ def test_the_store_shows_its_commits_and_sizes(new_context, live):
     expect(commits).not_to_have_text(before)
     expect(page.get_by_role("region", name="Duration of commits")).to_contain_text("%")
     page.get_by_role("row", name="Messages without an answer").get_by_role("link").click()
-    expect(page).to_have_url(re.compile("#/live/actors/waiting$"))
+    expect(page).to_have_url(re.compile("#/live/actors/busy$"))
     held.finish()
 
 

@@ -216,7 +216,7 @@ function overview(root, state) {
       running().length ? `longest ${age(running()[0].turn_started)}` : ""]),
     stat(top, "Conversations in memory", live("actors"), () => [count(state.actors.size),
       plural(state.runtime.cache.agents, "cached agent")]),
-    stat(top, "Messages without an answer", live("actors", "waiting"), () => [
+    stat(top, "Messages without an answer", live("actors", "busy"), () => [
       count(state.store?.inbox_open ?? 0),
       state.store?.inbox_oldest_at ? `oldest ${age(state.store.inbox_oldest_at)}` : ""]),
     stat(top, "Undelivered replies", live("delivery"), () => [count(lanes("pending") + lanes("sending")),
@@ -325,7 +325,7 @@ const sizes = (store, used) => [
   ["Write-ahead log", format.bytes(store.wal_bytes), bar(store.wal_bytes / store.wal_limit,
     `${format.percent(store.wal_bytes / store.wal_limit)} of ${format.bytes(store.wal_limit)}`)],
   ["Database", format.bytes(store.database_bytes)],
-  ["Messages without an answer", counted(store.inbox_open, "live", "actors", "waiting")],
+  ["Messages without an answer", counted(store.inbox_open, "live", "actors", "busy")],
   ["Session boundaries whose hooks have not run", count(store.hooks_open)],
   ["Replies given up within a day", counted(store.dead, "live", "delivery", "*")],
 ];
@@ -374,6 +374,7 @@ function limits(root, state) {
 // The conversations in memory: a table of any length, of which only the rows in sight are built
 
 const STATES = ["running", "waiting", "idle"];
+const CHOICES = ["", "busy", ...STATES];
 // Each column: its title, its value for sorting, and its cell.
 const COLUMNS = [
   ["Conversation", (each) => each.session_key, (each) => conversation(each.session_key)],
@@ -398,7 +399,7 @@ function conversations(root, state, only) {
     "aria-label": "Filter by key", oninput() { kept.words = words.value; box.scrollTop = 0; render(); } });
   const choice = h("select", { class: "field", "aria-label": "State", onchange() {
     location.hash = link("live", "actors", choice.value);
-  } }, ["", ...STATES].map((each) => h("option", { value: each, selected: each === only }, each || "All states")));
+  } }, CHOICES.map((each) => h("option", { value: each, selected: each === only }, each || "All states")));
   const heads = COLUMNS.map(([title, value], at) => h("div", { role: "columnheader" }, value ? h("button",
     { type: "button", onclick: () => sort(at) }, title) : h("span", { class: "visually-hidden" }, title)));
   const rows = h("div", { role: "rowgroup", class: "actors" });
@@ -418,7 +419,7 @@ function conversations(root, state, only) {
   function render() {
     const value = COLUMNS[kept.column][1];
     const order = kept.reverse ? -1 : 1;
-    found = [...state.actors.values()].filter((each) => (!only || stateOf(each) === only)
+    found = [...state.actors.values()].filter((each) => (!only || (only === "busy" ? stateOf(each) !== "idle" : stateOf(each) === only))
       && each.session_key.toLowerCase().includes(kept.words.toLowerCase()))
       .map((each) => [value(each), each])
       .sort(([a, x], [b, y]) => order * (a < b ? -1 : a > b ? 1 : x.session_key < y.session_key ? -1 : 1));

@@ -48,7 +48,7 @@ export function lineage(root, state, key) {
       "data-session": each.session_id, onclick: () => select(each.session_id) },
     h("b", null, each.title || each.session_id), each.current && badge("tip", "accent"),
     h("small", null, `${each.kind} · ${plural(each.messages, "message")}`,
-      each.summary && ` · replaced ${count(each.summary.count)}`)))) : "Nothing of this conversation is stored yet.");
+      each.summary && ` · replaced ${count(each.summary.count)}`)))) : h("li", null, "Nothing of this conversation is stored yet."));
     list.querySelector(`[data-session="${CSS.escape(focused ?? "")}"]`)?.focus();
     const each = sessions.find(({ session_id: id }) => id === selected) ?? sessions.find((one) =>
       one.session_id === current) ?? sessions.at(-1);
