@@ -15,6 +15,8 @@ COUNT_CHANGES = """() => {
   }).observe(document.querySelector(".actors"), { childList: true });
 }"""
 
+NEXT_FRAME = "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
+
 
 def test_a_thousand_conversations_are_watched_without_losing_the_place(new_context, path):
     with live_server(path) as live:
@@ -32,6 +34,7 @@ def test_a_thousand_conversations_are_watched_without_losing_the_place(new_conte
         key = middle.get_attribute("data-key")
         link = page.get_by_role("link", name=key, exact=True)
         link.focus()
+        page.evaluate(NEXT_FRAME)  # the table may have scrolled
         top = table.evaluate("element => element.scrollTop")
         page.evaluate(COUNT_CHANGES)
         row = page.locator(f'[data-key="{key}"]')

