@@ -339,9 +339,9 @@ def _nothing(url):
     return lambda _ann, _own: [Case(url=url, status=frozenset({200}))]
 
 
-def _named(url):
+def _named(url, rest=""):
     """Return the case of an endpoint for operators that names a conversation by its key."""
-    return lambda ann, _own: [Case(url=f"{url}/{quote(ann.key, safe='')}")]
+    return lambda ann, _own: [Case(url=f"{url}/{quote(ann.key, safe='')}{rest}")]
 
 
 def _conversations(_ann, _own):
@@ -433,6 +433,7 @@ CASES = {
     "GET /api/choices": _nothing("/api/choices"),
     "GET /api/live/cache": _nothing("/api/live/cache"),
     "GET /api/live/cache/{key}": _named("/api/live/cache"),
+    "GET /api/live/cache/{key}/turns/{turn_id}": _named("/api/live/cache", "/turns/1"),
     "GET /api/live/events": _nothing("/api/live/events"),
     "GET /api/live/lineage/{key}": _named("/api/live/lineage"),
     "GET /api/live/outbox": _nothing("/api/live/outbox"),
