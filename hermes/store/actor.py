@@ -131,7 +131,7 @@ class StoreActor:
         return _Write(transaction=work, flush=False).wait(self._requests)
 
     def transact_deferred(self, work: Work[R]) -> Coroutine[object, object, R]:
-        """Run the work in a later group commit of others, or without a flush soon after."""
+        """Run the work in the next group commit of others, or without a flush soon after."""
         return _Write(transaction=work, flush=False).wait(self._deferred)
 
     def transact_alone(self, work: Work[R]) -> Coroutine[object, object, R]:

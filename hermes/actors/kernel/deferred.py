@@ -15,19 +15,14 @@ DEFER_SECONDS = 0.02
 
 
 class Deferred:
-    """Requests beside the mailbox of an actor, which takes them along with the next batch but one.
-
-    The next one is often what comes right after them, for which a client waits.
-    """
+    """Requests beside the mailbox of an actor, which takes them along with its next batch."""
 
     def __init__(self, mailbox: Mailbox[Request[Any]]) -> None:
         self._mailbox = mailbox
         self._waiting: list[Request[Any]] = []
-        self._new = 0
-        """How many of them came after the last batch."""
         self._taken: list[Request[Any]] = []
         self._since = 0.0
-        """When the first of them came, or the last batch after it."""
+        """When the first of them came."""
         self._arrived = trio.Event()
         self._ended = False
         """Whether nothing is deferred any more."""
@@ -42,13 +37,10 @@ class Deferred:
             self._since = trio.current_time()
             set_event(self._arrived)
         self._waiting.append(request)
-        self._new += 1
 
     def take(self) -> list[Request[Any]]:
-        """Return the requests that waited when the last batch came, in order."""
-        older = len(self._waiting) - (0 if self._mailbox.closed else self._new)
-        self._taken, self._waiting = self._waiting[:older], self._waiting[older:]
-        self._new, self._since = 0, trio.current_time()
+        """Return the requests that wait, in order."""
+        self._taken, self._waiting = self._waiting, []
         return self._taken
 
     def refuse_rest(self) -> None:
@@ -84,4 +76,3 @@ class Deferred:
             except Overloaded as error:
                 refuse(self._waiting[:1], error)
             del self._waiting[0]
-        self._new = 0
