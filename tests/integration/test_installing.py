@@ -121,6 +121,25 @@ def metadata_of(machine, project):
         return email.message_from_bytes(archive.read(name))
 
 
+def test_the_wheel_has_every_file_of_the_page(machine):
+    metadata_of(machine, ROOT)
+    [wheel] = (machine.home / "dist").glob("*.whl")
+    folder = "hermes/adapters/http/web/page/"
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {
+            name.removeprefix(folder): archive.read(name)
+            for name in archive.namelist()
+            if name.startswith(folder)
+        }
+    files = {
+        path.relative_to(ROOT / folder).as_posix(): path.read_bytes()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file()
+    }
+    assert "index.html" in packed
+    assert packed == files
+
+
 def test_the_metadata_has_no_address_that_does_not_exist(machine):
     metadata = metadata_of(machine, ROOT)
     fields = ("Author", "Classifier", "Keywords", "License-Expression", "Summary")

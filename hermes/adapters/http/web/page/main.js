@@ -42,7 +42,7 @@ onUnauthorized(showSignIn);
 addEventListener("hashchange", (event) => {
   if (!SIGN_IN.test(location.hash)) return;
   event.stopImmediatePropagation(); // it is no route
-  showSignIn();
+  location.reload();
 });
 start();
 
