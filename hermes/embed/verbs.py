@@ -293,6 +293,7 @@ class ApiRecordsVerbs:
     past_turn: Final = verb(ApiRecords.past_turn)
     call_rows: Final = verb(ApiRecords.call_rows)
     rebuild_call: Final = verb(ApiRecords.rebuild_call)
+    repeat_turn: Final = verb(ApiRecords.repeat_turn)
     lanes: Final = verb(ApiRecords.lanes)
     pairings: Final = verb(ApiRecords.pairings)
     principals: Final = verb(ApiRecords.principals)

@@ -81,6 +81,8 @@ from hermes.messages.recordings import (
     PastTurn as PastTurn,
     RebuiltCall as RebuiltCall,
     RecordedCall as RecordedCall,
+    RecordedResult as RecordedResult,
+    Repeats as Repeats,
     TurnEvent as TurnEvent,
     TurnEventKind as TurnEventKind,
     TurnRecord as TurnRecord,

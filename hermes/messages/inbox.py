@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from hermes.messages.recordings import Repeats
 from hermes.messages.replies import Reply
 from hermes.messages.requests import ApiRequest, Source as Source
 from hermes.messages.sessions import Route
@@ -63,6 +64,9 @@ class Inbound(msgspec.Struct, frozen=True):
 
     request: ApiRequest | None = None
     """The request of an API client that this message came with. It has a turn of its own."""
+
+    repeats: Repeats | None = None
+    """The recorded turn that this message repeats."""
 
     @property
     def decided_call(self) -> int | None:

@@ -46,6 +46,25 @@ class CallReport(msgspec.Struct, frozen=True, kw_only=True):
     """None if the model answered, else "interrupted" or the class of the error."""
 
 
+class Repeats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Says that a message repeats a recorded turn of another conversation."""
+
+    session_key: str
+    turn_id: int
+    instructions: str | None = None
+    """A system message for the repeated turn only."""
+
+
+class RecordedResult(msgspec.Struct, frozen=True):
+    """A tool call of a recorded turn; `result` is None if it was interrupted."""
+
+    tool: str
+    arguments: str
+    """As the model sent them."""
+    result: StoredMessage | None
+    failed: bool = False
+
+
 class Content(msgspec.Struct, frozen=True):
     """A text that many calls share; it is stored once."""
 
@@ -103,8 +122,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     calls: Sequence[RecordedCall] = ()
     events: Sequence[TurnEvent] = ()
-    repeats: int | None = None
-    """The turn that this one repeats."""
+    repeats: tuple[str, int] | None = None
+    """The session key and the number of the turn that this one repeats."""
 
 
 class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +136,7 @@ class PastTurn(msgspec.Struct, frozen=True, kw_only=True):
     status: ReplyStatus
     agent: str | None = None
     error: str | None = None
-    repeats: int | None = None
+    repeats: tuple[str, int] | None = None
     calls: Sequence[RecordedCall] = ()
     events: Sequence[TurnEvent] = ()
     messages: Sequence[StoredMessage] = ()

@@ -23,6 +23,7 @@ from hermes.protocols.agent import (
     OwnConversation as OwnConversation,
     RebuildRequest as RebuildRequest,
     RecordsCalls as RecordsCalls,
+    RepeatsTurn as RepeatsTurn,
     RunsOnTrio as RunsOnTrio,
     SpentSoFar as SpentSoFar,
     Summary as Summary,

@@ -19,6 +19,7 @@ from hermes.messages import (
     Message,
     QuestionRoute,
     RecordedCall,
+    RecordedResult,
     Reply,
     SearchHit,
     SessionSummary,
@@ -264,6 +265,16 @@ class RecordsCalls(Protocol):
 
     def record(self, call: CallReport) -> None:
         """Record a call of a model. Raises `TurnClosed` if the turn is over."""
+        ...
+
+
+@runtime_checkable
+class RepeatsTurn(Protocol):
+    """A turn that may repeat a recorded one."""
+
+    @property
+    def recorded(self) -> Sequence[RecordedResult] | None:
+        """The tool calls of the repeated turn, in order; None if this turn repeats none."""
         ...
 
 

@@ -15,10 +15,12 @@ from hermes.messages import (
     LaneInfo,
     LaneRow,
     LineageSession,
+    Message,
     ModelCall,
     PastTurn,
     RecordedCall,
     Replacement,
+    Source,
     StoredMessage,
     TurnUsage,
 )
@@ -102,4 +104,16 @@ class ViewStore(Protocol):
         self, session_key: str, turn_id: int, number: int
     ) -> Awaitable[tuple[RecordedCall, CallRows] | None]:
         """Return a call of a recorded turn, counted from 0, with the rows of its request."""
+        ...
+
+    def open_branch(
+        self,
+        session_key: str,
+        source: Source,
+        rows: Sequence[Message] = (),
+        *,
+        of: str | None = None,
+        upto: int = 0,
+    ) -> Awaitable[int]:
+        """Start the session of a key with earlier messages of another one."""
         ...

@@ -9,17 +9,20 @@ import attrs
 import trio
 
 from hermes.events import ApprovalAsked
-from hermes.messages import Person
+from hermes.messages import CallReport, Person
 from hermes.testing import inspect
 from tests.support.http import sign_in
 
 CANARY = "canary7f3a"
+SETTINGS = '{"format":"openai","provider":"p","model":"m","url":"","fields":{}}'
+"""Of a recorded call of a model."""
 STREAM_SECONDS = 0.2
 """How long an event stream that goes on is read."""
 
 
 async def approving(turn):
-    """Echo the message; ask for an approval if it says so."""
+    """Echo the message; ask for an approval if it says so. A call of a model is recorded."""
+    turn.record(CallReport(settings=SETTINGS, rows=1, digest=None, started=0.0, ended=0.0))
     if "erase" in turn.text:
         asked = await turn.records.ask_approval(
             turn.session_key, "erase", json.dumps({"file": turn.text}), delivery="client"
@@ -168,7 +171,10 @@ async def rows_of(server):
     def read(tx):
         tables = [name for (name,) in tx.all("SELECT name FROM sqlite_master WHERE type = 'table'")]
         columns = {"outbox": "id, session_key, turn_id, lane, body"}  # its state changes later
-        skipped = ("sqlite_", "search", "stems", "meta", "api_processes", "blobs")
+        skipped = (
+            "sqlite_", "search", "stems", "meta", "api_processes", "blobs", "contents", "turns",
+            "session_contents",
+        )  # fmt: skip
         rows = {
             f"{table} {row}"
             for table in tables
@@ -330,6 +336,16 @@ def _messages(ann, own):
     return [Case(url=f"{ann.url(own)}/messages", json=body, status=frozenset({400, 404}))]
 
 
+def _turn(suffix="", json=None):
+    """Cases of a recorded turn: below the other tenant's key, and below the own one."""
+
+    def cases(ann, own):
+        end = f"/turns/{ann.message}{suffix}"
+        return [Case(url=f"{ann.url(key)}{end}", json=json) for key in (None, own)]
+
+    return cases
+
+
 def _approval(ann, own):
     return [Case(url=f"{ann.url(own)}/approvals/{ann.approval}", json={"approve": True})]
 
@@ -406,6 +422,11 @@ CASES = {
     f"POST {ONE}/steer": _one("/steer", {"text": "x"}),
     f"POST {ONE}/edit": _one("/edit", {"message": 1, "text": "x"}, also=_edit),
     f"POST {ONE}/retry": _one("/retry", {}),
+    f"GET {ONE}/turns": _one("/turns"),
+    f"GET {ONE}/turns/{{turn_id}}": _turn(),
+    f"GET {ONE}/turns/{{turn_id}}/calls/{{number}}/messages": _turn("/calls/0/messages"),
+    f"GET {ONE}/turns/{{turn_id}}/calls/{{number}}/body": _turn("/calls/0/body"),
+    f"POST {ONE}/turns/{{turn_id}}/repeat": _turn("/repeat", {}),
     f"POST {ONE}/interrupt": _one("/interrupt"),
     f"POST {ONE}/new": _one("/new", {}),
     f"POST {ONE}/switch": _one("/switch", {"target": "x"}, also=_switch),

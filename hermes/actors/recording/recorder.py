@@ -23,6 +23,7 @@ from hermes.messages import (
     Content,
     Message,
     RecordedCall,
+    Repeats,
     Reply,
     StoredMessage,
     TurnEvent,
@@ -150,7 +151,7 @@ class TurnRecorder:
             self._history = history, ranges_of(history)
         return self._history[1]
 
-    def finish(self, reply: Reply, agent: str | None, repeats: int | None = None) -> TurnRecord:
+    def finish(self, reply: Reply, agent: str | None, repeats: Repeats | None) -> TurnRecord:
         """Return the record of a turn with this outcome."""
         error = reply.error and scrub(self._texts.redact(reply.error))[:MAX_ERROR]
         return TurnRecord(
@@ -160,7 +161,7 @@ class TurnRecorder:
             error=error,
             calls=self._calls,
             events=self._events,
-            repeats=repeats,
+            repeats=None if repeats is None else (repeats.session_key, repeats.turn_id),
         )
 
 

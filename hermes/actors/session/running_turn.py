@@ -37,6 +37,7 @@ from hermes.messages import (
     InboxRow,
     JsonObject,
     Message,
+    RecordedResult,
     Reply,
     SearchHit,
     Source,
@@ -86,6 +87,8 @@ class RunningTurn:
     records: ToolRecords | None = attrs.field(
         init=False, default=attrs.Factory(lambda self: self._store, takes_self=True)
     )
+    recorded: Sequence[RecordedResult] | None = attrs.field(init=False, default=None)
+    """The tool calls of the turn that this one repeats."""
     events: list[AgentEvent | Steered] = attrs.field(init=False, factory=list)
     charged: list[Usage] = attrs.field(init=False, factory=list)
     unused: list[InboxRow] = attrs.field(init=False, factory=list)
@@ -135,8 +138,10 @@ class RunningTurn:
     @property
     def options(self) -> TurnOptions:
         """What an API client wants of this turn."""
-        request = self.rows[0].inbound.request
-        return NO_OPTIONS if request is None else request.options
+        inbound = self.rows[0].inbound
+        if inbound.repeats is not None:
+            return TurnOptions(instructions=inbound.repeats.instructions)
+        return NO_OPTIONS if inbound.request is None else inbound.request.options
 
     @property
     def runtime(self) -> TurnRuntime:
@@ -251,7 +256,7 @@ class RunningTurn:
         if self._recorder is None:
             return None
         agent = None if self.stored_settings is None else self.settings.agent
-        return self._recorder.finish(reply, agent)
+        return self._recorder.finish(reply, agent, self.rows[0].inbound.repeats)
 
     async def spent(self) -> CostTotals:
         """Return the costs of this conversation and of today, including running turns."""

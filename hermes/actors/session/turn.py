@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from hermes.actors.budget import in_background
+from hermes.actors.recording.repeating import recorded_results
 from hermes.actors.session import compression, operations
 from hermes.actors.session.agent_cache import CachedTranscript
 from hermes.actors.session.approvals import with_details, with_questions
@@ -202,6 +203,8 @@ class TurnRunner:
         state.context.bus.publish(state.key, turn.turn_id, turn.started)
         if state.context.transcriber is not None:
             await transcribe_input(state.context, turn)
+        if (repeats := turn.rows[0].inbound.repeats) is not None:
+            turn.recorded = await recorded_results(state.context.store, repeats, state.key)
         with within(turn.context):
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored

@@ -8,8 +8,21 @@ import hashlib
 import trio
 
 from hermes.actors.context import RuntimeContext
+from hermes.actors.intake import Intake
+from hermes.actors.recording.repeating import copied_parts, input_of
 from hermes.errors import CannotRebuild, HermesError, UnknownTurn
-from hermes.messages import CallRows, PastTurn, RebuiltCall, RecordedCall
+from hermes.messages import (
+    CallRows,
+    ConversationSettings,
+    Inbound,
+    PastTurn,
+    RebuiltCall,
+    Receipt,
+    RecordedCall,
+    Repeats,
+    Source,
+    file_id_of,
+)
 
 NOT_SENT = "the request was not sent to its end, so its bytes are unknown"
 NO_MODEL_CLIENT = "this runtime cannot put requests together again"
@@ -22,6 +35,7 @@ class PastTurns:
     """The part of `runtime.api` that reads recorded turns."""
 
     _context: RuntimeContext
+    _intake: Intake
 
     async def past_turns(
         self, session_key: str, *, before: int | None = None, limit: int = 50
@@ -60,6 +74,50 @@ class PastTurns:
             return RebuiltCall(None, "unknown", (str(error),))
         await trio.lowlevel.checkpoint()
         return _compared(call, rows, body)
+
+    async def repeat_turn(  # noqa: PLR0913 - what a repetition may change
+        self,
+        session_key: str,
+        turn_id: int,
+        *,
+        to: str,
+        source: Source,
+        text: str | None = None,
+        instructions: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> Receipt:
+        """Run a recorded turn again, in a branch before it that the new key `to` continues.
+
+        The results of its tool calls are used for the same calls. `text` replaces the question;
+        `instructions` are a system message for this turn; `agent` and `model` replace the settings
+        of the conversation. Raises `UnknownTurn`, and `HistoryChanged` if `to` has messages.
+        """
+        self._intake.require_running()
+        turn = await self.past_turn(session_key, turn_id)
+        question = input_of(turn)
+        if not question:
+            raise UnknownTurn(f"turn {turn_id} does not begin with a message that still exists")
+        store = self._context.store
+        await store.open_branch(to, source, of=session_key, upto=question[0].id - 1)
+        route = await store.get_route(session_key)
+        kept = ConversationSettings.from_json(None if route is None else route.settings)
+        await store.configure(
+            to, agent=agent or kept.agent, model=model or kept.model, metadata=kept.metadata or None
+        )
+        parts = [part for row in question for part in row.parts or ()]
+        files = await copied_parts(store, [p for p in parts if file_id_of(p)], session_key, to)
+        said = "\n\n".join(row.content for row in question if row.content)
+        inbound = Inbound(
+            to,
+            f"repeat:{turn_id}",
+            said if text is None else text,
+            source,
+            parts=files or None,
+            per_conversation=True,
+            repeats=Repeats(session_key=session_key, turn_id=turn_id, instructions=instructions),
+        )
+        return (await self._intake.submit(inbound)).receipt
 
     async def _call(
         self, session_key: str, turn_id: int, number: int

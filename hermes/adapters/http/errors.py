@@ -23,6 +23,7 @@ from hermes.errors import (
     StoreFull,
     UnknownFile,
     UnknownSession,
+    UnknownTurn,
 )
 from hermes.user_code import new_reference
 
@@ -40,6 +41,7 @@ _TYPES = {
 _STATUS: dict[type[Exception], tuple[int, str]] = {
     UnknownSession: (404, "not_found"),
     UnknownFile: (404, "file_not_found"),
+    UnknownTurn: (404, "not_found"),
     AttachmentTooLarge: (413, "file_too_large"),
     AttachmentRefused: (400, "file_refused"),
     InvalidToken: (401, "invalid_api_key"),

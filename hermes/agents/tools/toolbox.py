@@ -32,9 +32,16 @@ from hermes.agents.tools.outputs import (
 from hermes.agents.tools.schema import NO_RESULT, Arguments, BadArguments, result_text
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
 from hermes.events import ApprovalAsked
-from hermes.messages import Approval, JsonObject, Outbound, ToolCall, ToolCallRecord
+from hermes.messages import (
+    Approval,
+    JsonObject,
+    Outbound,
+    RecordedResult,
+    ToolCall,
+    ToolCallRecord,
+)
 from hermes.outbound import question_rows
-from hermes.protocols import ToolRecords, Turn
+from hermes.protocols import RepeatsTurn, ToolRecords, Turn
 from hermes.redaction import redact_all
 from hermes.redaction.slices import prepare
 from hermes.sanitize import one_line
@@ -134,10 +141,37 @@ class Toolbox:
         except BadArguments as error:
             return await self._outcome(tool, f"{tool.name} was not run: {error}", failed=True)
         ordinal = turn.ordinal(tool.name, arguments.canonical)
+        if isinstance(turn, RepeatsTurn) and turn.recorded is not None:
+            return await self._repeat(tool, arguments, turn, turn.recorded, ordinal)
         if not tool.once:
             return await self._call(tool, arguments, turn)
         record = ToolCallRecord(turn.turn_id, tool.name, arguments.canonical, ordinal)
         return await self._call_once(tool, arguments, turn, record)
+
+    async def _repeat(
+        self,
+        tool: Tool,
+        arguments: Arguments,
+        turn: Turn,
+        recorded: Sequence[RecordedResult],
+        ordinal: int,
+    ) -> ToolOutcome:
+        """Return what the same call returned in the turn that this one repeats.
+
+        A call that was not made then needs an approval, and is made in the turn after it. One that
+        was made and has no result is not made again if the tool is `once`.
+        """
+        same = [each for each in recorded if _is_same(tool, arguments, each)]
+        if ordinal < len(same):
+            row = same[ordinal].result
+            if row is not None:
+                return ToolOutcome(row.content or "", same[ordinal].failed, row.parts or ())
+            if tool.once:
+                return ToolOutcome(UNKNOWN_OUTCOME.format(name=tool.name), failed=True)
+        records = self._records or turn.records
+        if records is None:
+            return ToolOutcome(NO_STORE.format(name=tool.name), failed=True)
+        return await self._ask_approval(tool, arguments, turn, records)
 
     async def approved_calls(self, turn: Turn) -> list[ToolCall]:
         """Return the calls that the input approves. Make them with `run` before asking a model."""
@@ -250,6 +284,16 @@ class Toolbox:
             lambda: (call(),), abandon_on_cancel=True, limiter=self._limiter
         )
         return await value if inspect.isawaitable(value) else value
+
+
+def _is_same(tool: Tool, arguments: Arguments, recorded: RecordedResult) -> bool:
+    """Return whether a recorded call is one of this tool with these arguments."""
+    if recorded.tool != tool.name:
+        return False
+    try:
+        return tool.signature.read(recorded.arguments).canonical == arguments.canonical
+    except BadArguments:
+        return False
 
 
 def _without_secret_names(tools: Sequence[Tool], redact: Callable[[str], str]) -> dict[str, Tool]:

@@ -90,7 +90,7 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True):
 
     agent: str | None = None
     error: str | None = None
-    repeats: int | None = None
+    repeats: tuple[str, int] | None = None
     calls: tuple[StoredCall, ...] = ()
     events: tuple[StoredEvent, ...] = ()
 

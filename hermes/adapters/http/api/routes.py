@@ -15,6 +15,7 @@ from hermes.adapters.http.api import (
 )
 from hermes.adapters.http.api.live import routes as live
 from hermes.adapters.http.api.streams import events, multiplex
+from hermes.adapters.http.api.turns import routes as turns
 from hermes.adapters.http.endpoints import Endpoint
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -28,6 +29,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *approvals.ENDPOINTS,
     *choices.ENDPOINTS,
     *operators.ENDPOINTS,
+    *turns.ENDPOINTS,
     *live.ENDPOINTS,
     *rpc.ENDPOINTS,
 )
