@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from hermes.adapters.http import HttpConfig
+from tests.support.http import new_token
 from tests.support.page_modules import blank_page, serve_blank, subscriber
 from tests.support.web import web_server
 
@@ -22,13 +23,11 @@ def events(name):
 
 @pytest.fixture
 def context(new_context, web):
-    context = signed_in(new_context, web)
-    yield context
-    context.close()  # before the server ends
+    return signed_in(new_context, web)
 
 
 def signed_in(new_context, web, *scripts):
-    context = new_context(extra_http_headers={"Authorization": f"Bearer {web.secret}"})
+    context = new_context(extra_http_headers={"Authorization": f"Bearer {web.server.secret}"})
     for script in scripts:
         context.add_init_script(script)
     serve_blank(context)
@@ -59,7 +58,7 @@ def is_live(tab):
 
 def has_open(web, tab, count):
     """Wait until the server has so many open requests and streams."""
-    secret = web.new_secret("prometheus", roles=("metrics",))
+    secret = web.call(new_token, web.server.runtime, "prometheus", roles=("metrics",))
     client = web.call(lambda: web.server.http(secret))
     for _ in range(600):
         text = web.call(client.get, "/metrics").text
@@ -131,7 +130,7 @@ def test_the_browser_catches_up_after_a_restart_of_the_server(path, new_context,
         for tab in tabs:
             is_live(tab)
             has(tab, "one")
-        port, secret = int(web.url.rpartition(":")[2]), web.secret
+        port, secret = int(web.url.rpartition(":")[2]), web.server.secret
     for tab in tabs:
         shows(tab, "states", re.compile("Reconnecting in"))
     with web_server(path, config=HttpConfig(port=port), secret=secret) as web:

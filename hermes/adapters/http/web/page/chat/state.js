@@ -100,7 +100,7 @@ export class State {
     const { turn } = this;
     if (turn?.turn_id !== turn_id) return;
     turn.retrying = null;
-    if (restart) turn.parts = turn.parts.filter((part) => part.type === "tool");
+    if (restart) turn.parts = turn.parts.filter((part) => part.type !== "text");
     for (const update of parts) {
       const { type, number } = update;
       let part = turn.parts.find((each) => each.number === number && each.type === type);

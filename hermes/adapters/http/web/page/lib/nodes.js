@@ -2,7 +2,7 @@
 // known tags, attributes and addresses, also if the server were wrong.
 
 import { url } from "./api.js";
-import { button, h } from "./dom.js";
+import { button, h, text } from "./dom.js";
 
 const TAGS = new Set(("p h1 h2 h3 h4 h5 h6 ul ol li blockquote pre code table thead tbody tr th td "
   + "em strong del a br hr img input span").split(" "));
@@ -113,12 +113,20 @@ function apply(parent, nodes, start, [keep, change, rest]) {
     if (typeof change === "string") {
       nodes[end] += change;
       dom.appendData(change);
-    } else apply(inside(dom), nodes[end][1], 0, change);
+    } else {
+      apply(inside(dom), nodes[end][1], 0, change);
+      if (dom.tagName === "FIGURE") name(dom, nodes[end]);
+    }
     end += 1;
   }
   nodes.splice(end, nodes.length, ...rest);
   while (parent.childNodes.length > end) parent.lastChild.remove();
   parent.append(build(rest));
+}
+
+// Label code with its language, which arrives after the fence.
+function name(figure, [, children]) {
+  text(figure.querySelector(".language"), children[0]?.[2]?.language ?? "");
 }
 
 // The element of a node whose children are those of the node: the others are wrappers.
