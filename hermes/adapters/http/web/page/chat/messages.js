@@ -241,7 +241,7 @@ export function reasoning(value) {
 function noteNode(note) {
   const kind = { error: "error", stopped: "" }[note.kind] ?? "";
   return h("div", { class: `note ${kind} ${note.kind}`, role: note.kind === "error" ? "alert" : "note" },
-    icon({ error: "warning", stopped: "stop", command: "chevron", decision: "key" }[note.kind] ?? "spark"),
+    icon({ error: "warning", stopped: "stop", reply: "chevron", decision: "key" }[note.kind] ?? "spark"),
     h("div", { class: "plain" }, note.text));
 }
 

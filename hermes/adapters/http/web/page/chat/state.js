@@ -125,7 +125,7 @@ export class State {
     const decides = inbox_ids.some((id) => this.decisions.has(id));
     if (!reply || dropped_by || (decides && reply.status === "command")) return;
     if (reply.status === "interrupted") this.addNote("stopped", "You stopped this answer.");
-    else if (reply.status === "command") this.addNote("command", reply.text);
+    else if (reply.status === "command") this.addNote("reply", reply.text);
     else if (reply.status === "failed" || reply.status === "refused") {
       this.addNote("error", reply.text || reply.error || "The turn failed.");
     }
