@@ -132,6 +132,17 @@ async def test_a_client_that_leaves_while_its_message_is_stored_was_not_answered
         assert (status, answer["id"], agent.turns) == (200, first.id, 1)
 
 
+@pytest.mark.parametrize("kind", ["stream", "chat stream"])
+async def test_a_client_that_leaves_after_the_last_event_of_a_stream_was_answered(path, kind):
+    agent, options = Agent(), dict(KINDS[kind])
+    options["leaves_at"] = options.pop("stops_at")
+    async with opened(path, agent) as (runtime, nursery, secret, [app, _]):
+        client = Client(app, secret, **options)
+        nursery.start_soon(client.run)
+        agent.open.set()
+        await until_connections(runtime, "complete")
+
+
 class Busy:
     """A replaced verb that fails once, when it is told to: another process uses the store."""
 

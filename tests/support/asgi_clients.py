@@ -29,9 +29,22 @@ class Agent:
 
 
 class Client:
-    """One request. It reads its answer at once, but waits at a part that contains `stops_at`."""
+    """One request. It reads its answer at once, but waits at a part that contains `stops_at`.
 
-    def __init__(self, app, secret, *, retry=0, body=None, path="/v1/responses", stops_at=None):
+    It leaves after a part that contains `leaves_at`.
+    """
+
+    def __init__(
+        self,
+        app,
+        secret,
+        *,
+        retry=0,
+        body=None,
+        path="/v1/responses",
+        stops_at=None,
+        leaves_at=None,
+    ):
         self._app = app
         self._path = path
         self._headers = [
@@ -41,6 +54,7 @@ class Client:
         ]  # fmt: skip
         self._body = [json.dumps(body or {"input": "yes"}).encode()]
         self.gone = trio.Event()
+        self._leaves_at = leaves_at
         self._stops_at = stops_at
         self.stopped = trio.Event()
         """Set when the server sends that part."""
@@ -69,6 +83,8 @@ class Client:
             self.stopped.set()
             await self.goes_on.wait()
         self.received += body
+        if self._leaves_at is not None and self._leaves_at in body:
+            self.gone.set()
 
     @property
     def answer(self):

@@ -44,7 +44,7 @@ class Tracked(Response):
         complete = False
         try:
             with trio.CancelScope() as waiting:
-                client = _Client(send, waiting)
+                client = _Client(send, waiting, self._ending)
                 if ON_DISCONNECT in scope:
                     scope[ON_DISCONNECT](client.gone)
                     complete = await self._write(scope, receive, client.send)
@@ -98,17 +98,23 @@ class EventStream(Response):
 class _Client:
     """The connection of a client: what waits for one that has gone away is cancelled."""
 
-    def __init__(self, send: Send, scope: trio.CancelScope) -> None:
+    def __init__(self, send: Send, scope: trio.CancelScope, ending: Ending) -> None:
         self._send = send
         self._scope = scope
+        self._ending = ending
         self._written = False
 
     async def send(self, message: Message) -> None:
-        """Send a message. The server may say that the stream has ended while it sends the last."""
-        if message["type"] == "http.response.body" and not message.get("more_body"):
+        """Send a message. The server may say that the stream has ended while it sends the last.
+
+        A client of a stream may leave after its last event.
+        """
+        is_body = message["type"] == "http.response.body"
+        if is_body and not message.get("more_body"):
             await trio.lowlevel.checkpoint()  # the client may be known to have gone away
             self._written = True
         await self._send(message)
+        self._written |= is_body and self._ending.begun
 
     async def watch(self, receive: Receive) -> None:
         """Wait until the client goes away."""

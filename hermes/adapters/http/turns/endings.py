@@ -7,10 +7,13 @@ one is being written: a retry gets another one then.
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 
 from hermes.actors.admin import ApiRecords
 from hermes.adapters.http.access.requests import OpenRequest, OpenRequests
+from hermes.background import holding, start_soon
 from hermes.user_code import contained
 
 PATIENCE = 3.0
@@ -25,6 +28,7 @@ class Endings:
         self.requests: OpenRequests = requests
         self._missing: dict[str, bool] = {}
         """Responses whose end could not be recorded, and whether they were written in full."""
+        self._catching_up = trio.Lock()
 
     async def record(self, response_id: str, *, complete: bool) -> None:
         """Record the end of a connection, or remember it for `catch_up`."""
@@ -35,9 +39,13 @@ class Endings:
 
     async def catch_up(self) -> None:
         """Record the ends that could not be recorded when they came."""
-        for response_id in list(self._missing):
-            if (complete := self._missing.pop(response_id, None)) is not None:
-                await self.record(response_id, complete=complete)
+        async with holding(self._catching_up):  # nobody looks for them while another one records
+            missing, self._missing = self._missing, {}
+            if not missing:
+                return
+            async with trio.open_nursery() as nursery:
+                for response_id, complete in missing.items():
+                    start_soon(nursery, partial(self.record, response_id, complete=complete))
 
 
 class Ending:
@@ -48,6 +56,11 @@ class Ending:
         self._opened = opened
         self._response_id = response_id
         """None if no retry can attach to the response."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the last part of the answer is being sent, or was sent."""
+        return self._opened.ending_since is not None
 
     async def begin(self) -> None:
         """Call this when the turn has ended, before the last part of the answer is sent.
