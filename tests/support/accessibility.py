@@ -14,9 +14,6 @@ RUN = """async () => {
     .flatMap(({ id, nodes }) => nodes.map(({ html, failureSummary }) =>
       `${id}: ${html.slice(0, 200)} ${failureSummary.replace(/\\s+/g, " ")}`));
 }"""
-STILL = """() => Promise.all(document.getAnimations()
-  .filter((each) => each.effect.getComputedTiming().iterations !== Infinity)
-  .map((each) => each.finished.catch(() => null)))"""
 WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -30,10 +27,11 @@ def look(page, name, *, sizes=SIZES):
     for width, height in sizes:
         page.set_viewport_size({"width": width, "height": height})
         for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)
-            page.evaluate(STILL)
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             label = f"{name}-{width}-{scheme}"
-            page.screenshot(path=SCREENS / f"{re.sub(r'[^a-z0-9-]+', '-', label)}.png")
+            page.screenshot(
+                path=SCREENS / f"{re.sub(r'[^a-z0-9-]+', '-', label)}.png", animations="disabled"
+            )
             found += [f"{label}: {each}" for each in serious(page)]
             if (wide := page.evaluate(WIDE)) > 0:
                 found.append(f"{label}: the page is {wide} pixels too wide")

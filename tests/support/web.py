@@ -49,17 +49,25 @@ class PageAgent:
 
     def __init__(self):
         self.held = queue.Queue()
+        self.turns = []
         self.call = None
 
     async def run(self, turn):
         if not turn.text.startswith("hold"):
             return TurnResult(text=f"echo: {turn.text}")
         held = HeldTurn(turn, self.call)
+        self.turns.append(held)
         self.held.put(held)
         await held.done.wait()
         if isinstance(held.result, BaseException):
             raise held.result
         return held.result if isinstance(held.result, TurnResult) else TurnResult(text=held.result)
+
+    def release(self):
+        """End all turns, so that the end of the server does not wait for them."""
+        for held in self.turns:
+            if not held.done.is_set():
+                held.finish()
 
 
 @attrs.frozen
@@ -143,7 +151,11 @@ def web_server(path, agent=None, **options):
         web = WebServer(server, agent, token)
         if isinstance(agent, PageAgent):
             agent.call = web.call
-        yield web
+        try:
+            yield web
+        finally:
+            if isinstance(agent, PageAgent):
+                agent.release()
 
 
 @contextmanager
