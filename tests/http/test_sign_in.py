@@ -620,3 +620,12 @@ async def test_the_name_of_a_visitor_is_shown_without_control_characters(server)
 )  # fmt: skip
 def test_browsers_have_names(user_agent, name):
     assert people.browser_of(user_agent) == name
+
+
+async def test_a_cookie_opens_no_websocket(server):
+    await sign_in(server, client := server.browser())
+    secret = cookie_of(server, client)
+    key = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    headers = {**key, "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Origin": server.url}
+    answer = await with_cookie(server, secret, **headers).get("/api/rpc")
+    assert answer.status_code in {401, 403}
