@@ -74,13 +74,23 @@ def test_a_turn_is_read_as_it_was_recorded(store):
     event = TurnEvent("tool", "look", 10, 20, failed=True)
     fields = {"injected": Content.of("now"), "hidden_files": ("f",), "error": "Unavailable"}
     second, _ = take_turn(
-        store, "k", 2, 2, call=fields, events=[event], agent="calm", error="no", repeats=first
+        store,
+        "k",
+        2,
+        2,
+        call=fields,
+        events=[event],
+        agent="calm",
+        error="no",
+        repeats=("k", first),
     )
     turn = store.get_past_turn("k", second)
     made = call(session_id, history=(1, 2), **fields)
     assert list(turn.calls) == [made, replace(made)]
     assert list(turn.events) == [event]
-    assert (turn.agent, turn.error, turn.repeats, turn.status) == ("calm", "no", first, "complete")
+    assert (turn.agent, turn.error, turn.repeats, turn.status) == (
+        "calm", "no", ("k", first), "complete",
+    )  # fmt: skip
     assert [row.content for row in turn.messages] == ["hello", "hi"]
     assert [each.turn_id for each in store.list_turns("k")] == [second, first]
     assert [each.turn_id for each in store.list_turns("k", before=second)] == [first]

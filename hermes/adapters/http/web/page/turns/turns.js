@@ -63,21 +63,25 @@ function missing(error, key) {
 // The figures of a turn
 
 function summary(turn) {
-  const input = turn.input_tokens + turn.cache_read_tokens + turn.cache_write_tokens;
   const figures = [
     ["Outcome", h("span", { class: `badge ${OUTCOMES[turn.status] ?? ""}` }, turn.status)],
     ["Duration", duration(turn.ended_at - turn.started_at)],
     ["Model", turn.models.join(", ") || "unknown"],
     turn.agent && ["Agent", turn.agent],
     ["Model calls", count(turn.calls)],
-    turn.calls && ["Input", `${plural(input, "token")}, ${
-      percent(input ? turn.cache_read_tokens / input : 0)} from the cache`],
+    turn.calls && ["Input", inputOf(turn, "token")],
     turn.calls && ["Output", plural(turn.output_tokens, "token")],
     turn.cost !== null && ["Cost", money(turn.cost)],
   ].filter(Boolean);
   return [h("dl", { class: "card turn-figures numbers" }, figures.map(([name, value]) =>
     h("div", null, h("dt", null, name), h("dd", null, value)))),
   turn.error && note("error", "warning", turn.error)];
+}
+
+function inputOf(used, what) {
+  const input = used.input_tokens + used.cache_read_tokens + used.cache_write_tokens;
+  const share = percent(input ? used.cache_read_tokens / input : 0);
+  return `${plural(input, what)}, ${share} from the cache`;
 }
 
 const note = (kind, sign, text) => h("p", { class: `note ${kind}` }, icon(sign), h("span", null, text));
@@ -151,10 +155,7 @@ function usage(call) {
   const facts = [`took ${duration(call.duration / 1000)}`];
   if (call.first !== null) facts.push(`first token after ${duration((call.first - call.started) / 1000)}`);
   if (used) {
-    const input = used.input_tokens + used.cache_read_tokens + used.cache_write_tokens;
-    facts.push(`${plural(input, "input token")}, ${
-      percent(input ? used.cache_read_tokens / input : 0)} from the cache`,
-    plural(used.output_tokens, "output token"));
+    facts.push(inputOf(used, "input token"), plural(used.output_tokens, "output token"));
     if (used.cost !== null) facts.push(money(used.cost));
   }
   return sentence(facts.join(" · ")).slice(0, -1);
