@@ -29,9 +29,10 @@ KEY = "agent:main:one"
 
 
 @pytest.fixture
-def live(path):
+def live(path, new_context):
     with live_server(path) as server:
         yield server
+        new_context.close()  # a page that is still loading would miss the server
 
 
 def hold(web, key=KEY, event="1"):
@@ -169,6 +170,7 @@ def test_retries_and_unknown_outcomes_open_their_rows(new_context, path, errors,
         page.get_by_role("link", name="Overview").click()
         page.get_by_role("link", name="1 retry").click()
         expect(lanes).to_be_visible()
+        new_context.close()
 
 
 def test_the_store_shows_its_commits_and_sizes(new_context, live):

@@ -49,3 +49,4 @@ def test_a_thousand_conversations_are_watched_without_losing_the_place(new_conte
         table.evaluate("element => { element.scrollTop = 0; }")
         expect(page.locator(ROWS).first).to_contain_text("live:0")
         expect(link).to_be_focused()
+        new_context.close()
