@@ -114,7 +114,7 @@ def growing(text, size):
 
 
 def test_markdown_is_shown(tab):
-    html = tab.evaluate(BUILD, [module("lib/nodes.js"), plain(parse(TEXT))])
+    html = tab.evaluate(BUILD, [module("lib/dom.js"), plain(parse(TEXT))])
     for part in (
         "<h1>A <em>title</em></h1>", "<code>code</code>", "<strong>bold</strong>",
         '<a href="https://a.example" target="_blank" rel="noopener noreferrer">a link</a>',
@@ -129,7 +129,7 @@ def test_markdown_is_shown(tab):
 
 def test_hostile_nodes_are_harmless(tab):
     for node, expected in HOSTILE:
-        assert tab.evaluate(BUILD, [module("lib/nodes.js"), [node]]) == expected
+        assert tab.evaluate(BUILD, [module("lib/dom.js"), [node]]) == expected
 
 
 def test_images_of_others_are_not_loaded(tab):
@@ -140,7 +140,7 @@ def test_images_of_others_are_not_loaded(tab):
         "/api/conversations/../files/x", "/api/conversations/%2e%2e/files/x", "/api/tickets",
     )  # fmt: skip
     nodes = [["img", [], {"src": src, "alt": "a cat"}] for src in wrong]
-    html = tab.evaluate(BUILD, [module("lib/nodes.js"), nodes])
+    html = tab.evaluate(BUILD, [module("lib/dom.js"), nodes])
     assert "src=" not in html
     assert html.count('alt="a cat"') == len(wrong)
     assert not [url for url in asked if "lib/" not in url]
@@ -156,14 +156,14 @@ def test_nodes_that_nest_without_end_do_no_harm(tab):
           box.append(build([node]));
           return box.querySelectorAll("em").length;
         }""",
-        module("lib/nodes.js"),
+        module("lib/dom.js"),
     )
     assert depth <= 101
 
 
 def test_code_is_copied(tab, web):
     tab.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=web.url)
-    tab.evaluate(BUILD, [module("lib/nodes.js"), plain(parse("```python\nreturn 1\n```"))])
+    tab.evaluate(BUILD, [module("lib/dom.js"), plain(parse("```python\nreturn 1\n```"))])
     tab.get_by_role("button", name="Copy").click()
     tab.get_by_text("Copied").wait_for()
     assert tab.evaluate("navigator.clipboard.readText()").strip() == "return 1"
@@ -171,7 +171,7 @@ def test_code_is_copied(tab, web):
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_growing_text_ends_as_the_whole_one(tab, size):
-    found = tab.evaluate(GROW, [module("lib/nodes.js"), growing(TEXT, size)])
+    found = tab.evaluate(GROW, [module("lib/dom.js"), growing(TEXT, size)])
     assert found == {"same": True, "nodes": plain(parse(TEXT)), "touched": 0}
 
 
@@ -194,7 +194,7 @@ def test_any_growing_text_ends_as_the_whole_one(tab):
     @settings(max_examples=30, deadline=None)
     @given(st.lists(st.sampled_from(LINES), max_size=12).map("\n".join), st.integers(1, 30))
     def run(text, size):
-        found = tab.evaluate(GROW, [module("lib/nodes.js"), growing(text, size)])
+        found = tab.evaluate(GROW, [module("lib/dom.js"), growing(text, size)])
         assert found == {"same": True, "nodes": plain(parse(text)), "touched": 0}
 
     run()
@@ -206,5 +206,5 @@ def test_what_is_shown_already_is_not_built_again(tab):
     for piece in ("done\n\n- an *item* here", " and more"):
         turn.receive(TextDelta(piece))
         updates += plain(turn.advance(False))
-    found = tab.evaluate(KEEP, [module("lib/nodes.js"), updates])
+    found = tab.evaluate(KEEP, [module("lib/dom.js"), updates])
     assert found == {"same": True, "changes": ["characterData #text"]}

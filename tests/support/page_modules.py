@@ -51,5 +51,5 @@ def subscriber(context, web, path, **options):
     `data-texts` are all inputs of the conversation.
     """
     page = blank_page(context, web, **options)
-    page.evaluate(SUBSCRIBE, [module("lib/streams.js"), path])
+    page.evaluate(SUBSCRIBE, [module("lib/api.js"), path])
     return page

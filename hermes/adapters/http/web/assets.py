@@ -41,6 +41,8 @@ POLICY = (
 )
 IMMUTABLE = "public, max-age=31536000, immutable"
 _ZERO = re.compile(r"q=0(\.0*)?")
+_COMMENT = re.compile(rb"\s+// [^\"'`]*$")
+"""A comment at the end of a line. A string would be closed after it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -87,7 +89,7 @@ def _served(path: Path) -> bytes:
 
 
 def without_comments(source: bytes) -> bytes:
-    """Return a script or a style without indentation and lines of comments.
+    """Return a script or a style without indentation and comments.
 
     Lines keep their numbers. No string of the page goes over several lines; a test sees to it.
     """
@@ -95,7 +97,7 @@ def without_comments(source: bytes) -> bytes:
     for line in map(bytes.strip, source.split(b"\n")):
         whole = b"*/" not in line or line.endswith(b"*/")
         inside = inside or (line.startswith(b"/*") and whole)
-        lines.append(b"" if inside or line.startswith(b"//") else line)
+        lines.append(b"" if inside or line.startswith(b"//") else _COMMENT.sub(b"", line))
         inside = inside and b"*/" not in line
     return b"\n".join(lines)
 

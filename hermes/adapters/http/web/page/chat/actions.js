@@ -1,11 +1,9 @@
 // What can be done with a conversation and its messages. The stream shows the results.
 
-import { conversation, del, newKey, patch, post, url, get } from "../lib/api.js";
-import { button, h, icon } from "../lib/dom.js";
-import { dateTime, plural, when } from "../lib/format.js";
-import { go, link } from "../lib/router.js";
-import { fail, toast } from "../lib/status.js";
-import { ask, confirm, openDialog } from "./dialogs.js";
+import { conversation, del, get, newKey, patch, post, url } from "../lib/api.js";
+import {
+  ask, button, confirm, dateTime, fail, go, h, icon, link, openDialog, plural, toast, when,
+} from "../lib/dom.js";
 
 /** Run an action, and say why if it fails. Returns its result. */
 export async function attempt(run) {
@@ -24,7 +22,7 @@ export async function rename(key, title) {
 }
 
 /** Archive a conversation, or take it back. */
-export async function archive(key, archived) {
+async function archive(key, archived) {
   const done = await attempt(() => patch(conversation(key), { archived }));
   if (done) {
     toast(archived ? "Archived." : "It is in the list again.",
@@ -33,7 +31,7 @@ export async function archive(key, archived) {
 }
 
 /** Delete a conversation, after a question; whether it was deleted. */
-export async function remove(key, title) {
+async function remove(key, title) {
   const sure = await confirm("Delete this conversation?",
     `“${title}” and all of its messages are deleted for good.`, "Delete");
   if (!sure) return false;

@@ -1,9 +1,7 @@
 // Files: those of messages, and those that are attached to the next one.
 
 import { ApiError, conversation, upload, url } from "../lib/api.js";
-import { button, h, icon, keyed, text } from "../lib/dom.js";
-import { bytes } from "../lib/format.js";
-import { openImage } from "./dialogs.js";
+import { button, bytes, h, icon, keyed, openImage, text } from "../lib/dom.js";
 
 const SHOWN = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
 

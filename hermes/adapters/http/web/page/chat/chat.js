@@ -1,8 +1,7 @@
 // The chat: the list of conversations, and the one that is open.
 
 import { newKey } from "../lib/api.js";
-import { button, h, replace } from "../lib/dom.js";
-import { go, link } from "../lib/router.js";
+import { button, go, h, link, replace } from "../lib/dom.js";
 import { ConversationView } from "./conversation.js";
 import { List } from "./list.js";
 import { listen, showShortcuts } from "./shortcuts.js";

@@ -1,8 +1,7 @@
 // Where a message is written: text with a draft that survives a reload, files, commands, the agent.
 
 import { conversation, get, patch, stored } from "../lib/api.js";
-import { button, h, keyed, replace, set } from "../lib/dom.js";
-import { fail } from "../lib/status.js";
+import { button, fail, h, keyed, replace, set } from "../lib/dom.js";
 import { Attachments } from "./attachments.js";
 
 const DRAFT = "hermes.draft.";

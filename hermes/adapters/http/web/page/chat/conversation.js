@@ -1,14 +1,9 @@
 // One conversation: its header, messages, running turn, approvals, queue and composer.
 
-import { conversation, get, post, serverNow } from "../lib/api.js";
-import { button, h, icon, text } from "../lib/dom.js";
-import { money } from "../lib/format.js";
-import { go, link } from "../lib/router.js";
-import { announce, fail } from "../lib/status.js";
-import { subscribe } from "../lib/streams.js";
+import { conversation, get, post, serverNow, subscribe } from "../lib/api.js";
+import { announce, button, fail, go, h, icon, link, money, openMenu, text } from "../lib/dom.js";
 import { attempt, branchAfter, entries, rename, showBranches, undo } from "./actions.js";
 import { Composer } from "./composer.js";
-import { openMenu } from "./dialogs.js";
 import { Messages } from "./messages.js";
 import { Outbox } from "./outbox.js";
 import { Running } from "./running.js";

@@ -1,13 +1,10 @@
 // The list of conversations: by day, with search in titles and texts. It follows its stream.
 
-import { get } from "../lib/api.js";
-import { button, h, icon, keyed, set, text } from "../lib/dom.js";
-import { dateTime, period, when } from "../lib/format.js";
-import { link } from "../lib/router.js";
-import { showConnection } from "../lib/status.js";
-import { subscribe } from "../lib/streams.js";
+import { get, subscribe } from "../lib/api.js";
+import {
+  button, dateTime, h, icon, keyed, link, openMenu, period, set, showConnection, text, when,
+} from "../lib/dom.js";
 import { entries } from "./actions.js";
-import { openMenu } from "./dialogs.js";
 
 const PAGE = 50;
 const PAUSE = 180; // milliseconds after the last key until a search

@@ -1,9 +1,9 @@
 // The messages of a conversation. Only a window of them is in the document, so that thousands scroll
 // as smoothly as ten.
 
-import { button, h, icon, keyed, replace, text } from "../lib/dom.js";
-import { dateTime, day, time } from "../lib/format.js";
-import { announce, fail, toast } from "../lib/status.js";
+import {
+  announce, button, dateTime, day, fail, h, icon, keyed, replace, text, time, toast,
+} from "../lib/dom.js";
 import { files } from "./attachments.js";
 import { markdown } from "./texts.js";
 import { createTool, updateTool } from "./tools.js";

@@ -1,7 +1,6 @@
 // The running turn: what it answers, its reasoning, its tools, and the answer while it grows.
 
-import { h, keyed, text } from "../lib/dom.js";
-import { duration } from "../lib/format.js";
+import { duration, h, keyed, text } from "../lib/dom.js";
 import { files } from "./attachments.js";
 import { reasoning } from "./messages.js";
 import { markdown } from "./texts.js";

@@ -1,7 +1,6 @@
 // Keyboard shortcuts. Letters count only if nobody is typing.
 
-import { h } from "../lib/dom.js";
-import { openDialog } from "./dialogs.js";
+import { h, openDialog } from "../lib/dom.js";
 
 const KEYS = [
   ["Anywhere", [["?", "Show these shortcuts"], ["/", "Search conversations"], ["n", "New conversation"],

@@ -1,7 +1,7 @@
 // What the page knows of a conversation: a snapshot, and every event since, applied in order.
 
 import { serverNow } from "../lib/api.js";
-import { GrowingView } from "../lib/nodes.js";
+import { GrowingView } from "../lib/dom.js";
 
 /** The state of one conversation. `apply` takes what its stream sends. */
 export class State {

@@ -1,7 +1,6 @@
 // Texts of messages as DOM. The server parses Markdown; without its nodes a text is shown as it is.
 
-import { h } from "../lib/dom.js";
-import { build } from "../lib/nodes.js";
+import { build, h } from "../lib/dom.js";
 
 /** Return the text of a row. */
 export function markdown(row) {

@@ -1,9 +1,8 @@
 // Tool calls as cards that can be unfolded: name, arguments, result, duration, errors.
 
-import { button, h, icon, replace, text } from "../lib/dom.js";
-import { duration } from "../lib/format.js";
-import { copyText } from "./messages.js";
+import { button, duration, h, icon, replace, text } from "../lib/dom.js";
 import { files } from "./attachments.js";
+import { copyText } from "./messages.js";
 
 const SHOWN = 4000;
 const INTERRUPTED = "[interrupted before it answered]";
@@ -78,7 +77,7 @@ export function pretty(content) {
 }
 
 /** Return the most telling argument in one line. */
-export function brief(json) {
+function brief(json) {
   try {
     const values = Object.values(JSON.parse(json));
     const found = values.find((each) => typeof each === "string") ?? values[0];

@@ -1,10 +1,7 @@
 // What the turns of a conversation have used, and what they cost.
 
 import { conversation, get } from "../lib/api.js";
-import { h } from "../lib/dom.js";
-import { count, dateTime, money, shortCount, when } from "../lib/format.js";
-import { link } from "../lib/router.js";
-import { openDialog } from "./dialogs.js";
+import { count, dateTime, h, link, money, openDialog, shortCount, when } from "../lib/dom.js";
 
 /** The usage of one conversation; `onChange` is called when it was read again. */
 export class UsageOf {

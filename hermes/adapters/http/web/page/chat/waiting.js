@@ -1,9 +1,7 @@
 // What waits above the composer: tool calls to approve, and messages for the next turn.
 
 import { conversation, del, post, serverNow } from "../lib/api.js";
-import { button, h, icon, keyed, text } from "../lib/dom.js";
-import { countdown } from "../lib/format.js";
-import { announce, fail } from "../lib/status.js";
+import { announce, button, countdown, fail, h, icon, keyed, text } from "../lib/dom.js";
 import { pretty } from "./tools.js";
 
 /** Tool calls that wait for a decision. */

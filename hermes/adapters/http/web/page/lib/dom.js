@@ -1,3 +1,7 @@
+// The document: elements, icons, Markdown, notes, dialogs and routes, and how values are written.
+
+import { url } from "./api.js";
+
 // DOM without HTML strings: `h` creates an element, `keyed` keeps the nodes of a list.
 
 const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "open", "selected",
@@ -129,4 +133,502 @@ export function button(label, props = {}, iconName = null, visible = !iconName) 
     type: "button", class: `button ${visible ? "" : "icon-only"} ${given}`,
     "aria-label": visible ? null : label, title: visible ? null : label, ...rest,
   }, iconName && icon(iconName), visible && h("span", { class: "label" }, label));
+}
+
+// Numbers and times as people read them. Times are seconds since 1970, as in the API.
+
+// The texts of the page are English, so dates are, too: in the variant of the reader.
+const locale = navigator.languages.find((each) => each.startsWith("en")) ?? "en-GB";
+const clock = new Intl.DateTimeFormat(locale, { hour: "numeric", minute: "2-digit" });
+const exact = new Intl.DateTimeFormat(locale, { dateStyle: "full", timeStyle: "medium" });
+const short = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short" });
+const long = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short", year: "numeric" });
+const weekday = new Intl.DateTimeFormat(locale, { weekday: "long" });
+const month = new Intl.DateTimeFormat(locale, { month: "long", year: "numeric" });
+const ago = new Intl.RelativeTimeFormat(locale, { numeric: "auto", style: "short" });
+const compact = new Intl.NumberFormat(locale, { notation: "compact", maximumFractionDigits: 1 });
+const whole = new Intl.NumberFormat(locale);
+const DAY = 86400;
+
+const date = (seconds) => new Date(seconds * 1000);
+const midnight = (value) => new Date(value).setHours(0, 0, 0, 0);
+const daysAgo = (seconds) => Math.round((midnight(Date.now()) - midnight(seconds * 1000)) / 864e5);
+
+/** "14:05" */
+export const time = (seconds) => clock.format(date(seconds));
+
+/** "Wednesday, 18 November 2026 at 14:05:12", for tooltips. */
+export const dateTime = (seconds) => exact.format(date(seconds));
+
+/** "Today", "Yesterday", a weekday, or a date. */
+export function day(seconds) {
+  const days = daysAgo(seconds);
+  if (days <= 0) return "Today";
+  if (days === 1) return "Yesterday";
+  return days < 7 ? weekday.format(date(seconds)) : shortDate(seconds);
+}
+
+/** The heading under which a list by date shows this: a day, "Last 30 days", or a month. */
+export function period(seconds) {
+  const days = daysAgo(seconds);
+  if (days < 7) return day(seconds);
+  return days < 30 ? "Last 30 days" : month.format(date(seconds));
+}
+
+/** "18 Nov", with the year if it is another one. */
+export const shortDate = (seconds) => (date(seconds).getFullYear() === new Date().getFullYear()
+  ? short : long).format(date(seconds));
+
+/** The time if it is today, else the date. */
+export const when = (seconds) => (daysAgo(seconds) <= 0 ? time(seconds) : shortDate(seconds));
+
+/** "5 min. ago" */
+export function relative(seconds, now = Date.now() / 1000) {
+  const past = seconds - now;
+  for (const [unit, size] of [["day", DAY], ["hour", 3600], ["minute", 60]]) {
+    if (Math.abs(past) >= size) return ago.format(Math.round(past / size), unit);
+  }
+  return Math.abs(past) < 10 ? "just now" : ago.format(Math.round(past), "second");
+}
+
+/** "340 ms", "4.2 s", "3 min 20 s", "2 h 5 min", "3 d 4 h" */
+export function duration(seconds) {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  const rest = Math.round(seconds);
+  if (rest < 60) return `${rest} s`;
+  const [name, size, minor, part] = rest < 3600 ? ["min", 60, "s", 1]
+    : rest < DAY ? ["h", 3600, "min", 60] : ["d", DAY, "h", 3600];
+  const left = Math.floor((rest % size) / part);
+  return `${Math.floor(rest / size)} ${name}${left ? ` ${left} ${minor}` : ""}`;
+}
+
+/** "4:09", for what is counted down. */
+export function countdown(seconds) {
+  const left = Math.max(0, Math.ceil(seconds));
+  return `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}`;
+}
+
+/** "1.4 MB" */
+export function bytes(size) {
+  if (size < 1000) return `${size} B`;
+  const power = Math.min(4, Math.floor(Math.log10(size) / 3));
+  const value = size / 1000 ** power;
+  return `${value.toFixed(value < 10 ? 1 : 0)} ${["", "kB", "MB", "GB", "TB"][power]}`;
+}
+
+/** "12,408" */
+export const count = (value) => whole.format(value);
+
+/** "12.4K" */
+export const shortCount = (value) => compact.format(value);
+
+/** "1 message", "2 messages" */
+export const plural = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;
+
+/** "38%" */
+export const percent = (share) => `${Math.round(share * 100)}%`;
+
+/** "$0.0042": costs are in dollars, and often small. */
+export function money(value) {
+  if (!value) return "$0";
+  if (value < 0.0001) return "<$0.0001";
+  return `$${value < 0.01 ? value.toFixed(4) : value < 1 ? value.toFixed(3) : value.toFixed(2)}`;
+}
+
+// DOM from the nodes of parsed Markdown (see hermes/adapters/http/markdown/nodes.py). No HTML: only
+// known tags, attributes and addresses, also if the server were wrong.
+
+const TAGS = new Set(("p h1 h2 h3 h4 h5 h6 ul ol li blockquote pre code table thead tbody tr th td "
+  + "em strong del a br hr img input span").split(" "));
+const EMPTY = new Set(["br", "hr", "img", "input"]);
+const LINK = /^(?:https?:\/\/|mailto:)[!-~]+$/i;
+const FILE = /^\/api\/conversations\/(?!\.)[\w.~:@%-]+\/files\/[\w-]+$/;
+const DATA = /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}$/;
+const MAX_DEPTH = 100;
+
+/** Return nodes as a fragment with one DOM node for each. */
+export function build(nodes, depth = 0) {
+  const fragment = document.createDocumentFragment();
+  for (const node of nodes) fragment.append(one(node, depth));
+  return fragment;
+}
+
+function one(node, depth) {
+  if (!Array.isArray(node)) return document.createTextNode(typeof node === "string" ? node : "");
+  const [name, children = [], given = {}] = node;
+  const tag = TAGS.has(name) ? name : "span";
+  const element = document.createElement(tag);
+  ATTRIBUTES[tag]?.(element, given);
+  if (EMPTY.has(tag)) return element;
+  if (depth < MAX_DEPTH) element.append(build(children, depth + 1));
+  if (tag === "pre") return codeBlock(element, children[0]?.[2]?.language);
+  if (tag !== "table") return element;
+  return h("div", { class: "table", tabindex: "0", role: "group", "aria-label": "Table" }, element);
+}
+
+const align = (element, given) => {
+  if (/^(?:left|center|right)$/.test(given.align)) element.style.textAlign = given.align;
+};
+
+const ATTRIBUTES = {
+  a(element, { href }) {
+    if (!LINK.test(href)) return;
+    element.href = href;
+    element.target = "_blank";
+    element.rel = "noopener noreferrer";
+  },
+  img(element, { src, alt }) {
+    element.alt = alt ?? "";
+    element.loading = "lazy";
+    if (DATA.test(src)) element.src = src;
+    else if (FILE.test(src) && !/%2e/i.test(src)) element.src = url(src);
+  },
+  input(element, { checked }) {
+    element.type = "checkbox";
+    element.disabled = true;
+    element.checked = checked === "true";
+    element.ariaLabel = element.checked ? "Done" : "To do";
+  },
+  ol(element, { start }) {
+    if (/^\d{1,9}$/.test(start)) element.start = Number(start);
+  },
+  p(element, given) {
+    if (given.class === "plain") element.className = "plain";
+  },
+  span(element, given) {
+    if (/^[a-z][a-z0-9]{0,3}$/.test(given.class)) element.className = given.class;
+  },
+  td: align,
+  th: align,
+};
+
+function codeBlock(pre, language) {
+  pre.tabIndex = 0; // it scrolls
+  const copy = button("Copy", { class: "quiet small copy", onclick: () => copyText(copy, pre) }, "copy", true);
+  return h("figure", { class: "code" },
+    h("figcaption", null, h("span", { class: "language" }, language), copy), pre);
+}
+
+async function copyText(element, pre) {
+  const label = element.querySelector(".label");
+  try {
+    await navigator.clipboard.writeText(pre.textContent);
+    label.textContent = "Copied";
+  } catch { // no secure context, or not allowed: then it is selected
+    getSelection().selectAllChildren(pre);
+    label.textContent = "Selected";
+  }
+  setTimeout(() => { label.textContent = "Copy"; }, 2000);
+}
+
+/**
+ * Shows a text while it arrives. `element` must have no other children. Finished blocks are not
+ * touched again, and of open ones only what differs. `nodes` are the blocks as they are now.
+ */
+export class GrowingView {
+  constructor({ finished = [], open = [] } = {}) {
+    this.nodes = [...finished, ...open];
+    this.finished = finished.length;
+    this.element = h("div", { class: "markdown" }, build(this.nodes));
+  }
+
+  /** Apply an update of a text part: `patch` changes the open blocks; `finished` of them are final. */
+  update({ patch, finished = 0 }) {
+    apply(this.element, this.nodes, this.finished, patch);
+    this.finished += finished;
+  }
+}
+
+// Of the nodes after `start`, keep the first ones, change the next one, and replace the others.
+function apply(parent, nodes, start, [keep, change, rest]) {
+  let end = start + keep;
+  if (change !== null) {
+    const dom = parent.childNodes[end];
+    if (typeof change === "string") {
+      nodes[end] += change;
+      dom.appendData(change);
+    } else {
+      apply(inside(dom), nodes[end][1], 0, change);
+      if (dom.tagName === "FIGURE") name(dom, nodes[end]);
+    }
+    end += 1;
+  }
+  nodes.splice(end, nodes.length, ...rest);
+  while (parent.childNodes.length > end) parent.lastChild.remove();
+  parent.append(build(rest));
+}
+
+// Label code with its language, which arrives after the fence.
+function name(figure, [, children]) {
+  text(figure.querySelector(".language"), children[0]?.[2]?.language ?? "");
+}
+
+// The element of a node whose children are those of the node: the others are wrappers.
+const inside = (dom) => (/^(?:DIV|FIGURE)$/.test(dom.tagName) ? dom.lastChild : dom);
+
+// What the page says beside its content: notes, the state of the connection, and what screen
+// readers announce.
+
+const TOAST_SECONDS = 6;
+const regions = {};
+
+/** Return the regions that `main.js` puts into the page. */
+export function statusRegions() {
+  regions.polite = h("div", { class: "visually-hidden", role: "status", "aria-live": "polite" });
+  regions.toasts = h("div", { class: "toasts", role: "region", "aria-label": "Notifications" });
+  regions.connection = h("div", { class: "connection", role: "status", "data-state": "idle" });
+  return regions;
+}
+
+/** Let a screen reader say a text. */
+export function announce(message) {
+  text(regions.polite, "");
+  setTimeout(() => text(regions.polite, message), 50);
+}
+
+/** Show a note for some seconds; an error stays until it is closed. */
+export function toast(message, { error = false, action = null } = {}) {
+  const close = () => note.remove();
+  const note = h("div", { class: `toast ${error ? "error" : ""}`, role: error ? "alert" : "status" },
+    icon(error ? "warning" : "check"), h("p", null, message),
+    action && button(action.label, { class: "quiet small", onclick: () => { close(); action.run(); } }),
+    button("Close", { class: "quiet small", onclick: close }, "close"));
+  regions.toasts.append(note);
+  while (regions.toasts.children.length > 3) regions.toasts.firstChild.remove();
+  if (!error) setTimeout(close, TOAST_SECONDS * 1000);
+}
+
+/** Say why something failed, unless it was cancelled or the sign-in is shown instead. */
+export function fail(error) {
+  if (error?.name === "AbortError" || error?.status === 401) return;
+  console.error(error);
+  toast(error?.message ?? String(error), { error: true });
+}
+
+/** Show the state of the connection: "live", "connecting", "offline" or "idle". */
+export function showConnection(state, message = "") {
+  const { connection } = regions;
+  if (connection.dataset.state === state && connection.title === message) return;
+  connection.dataset.state = state;
+  connection.title = message;
+  connection.replaceChildren(h("span", { class: "dot" }),
+    h("span", { class: "label" }, message || LABELS[state]));
+}
+
+const LABELS = { live: "Connected", connecting: "Connecting …", offline: "Offline", idle: "" };
+
+// Dialogs, menus and enlarged images. Focus returns to where it was.
+
+/** Show a dialog with these children; returns it. It is removed when it closes. */
+export function openDialog(title, children, { wide = false } = {}) {
+  const before = document.activeElement;
+  const heading = h("h2", { id: "dialog-title" }, title);
+  const dialog = h("dialog", {
+    class: wide ? "wide" : "", "aria-labelledby": "dialog-title",
+    onclick: (event) => event.target === dialog && outside(event, dialog) && dialog.close(),
+    onclose: () => {
+      dialog.remove();
+      if (before?.isConnected) before.focus();
+    },
+  }, heading, children);
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+function outside(event, dialog) {
+  const box = dialog.getBoundingClientRect();
+  return event.clientX < box.left || event.clientX > box.right
+    || event.clientY < box.top || event.clientY > box.bottom;
+}
+
+/** Ask for a confirmation; resolves to whether it was given. */
+export function confirm(title, text, action, { danger = true } = {}) {
+  return new Promise((resolve) => {
+    const cancel = button("Cancel", { onclick: () => dialog.close(), autofocus: true });
+    const agree = button(action, {
+      class: danger ? "danger primary" : "primary",
+      onclick: () => { resolve(true); dialog.close(); },
+    });
+    const dialog = openDialog(title, [h("p", null, text),
+      h("div", { class: "actions" }, cancel, agree)]);
+    dialog.addEventListener("close", () => resolve(false));
+  });
+}
+
+/** Ask for a line of text; resolves to it, or to null. */
+export function ask(title, label, value, action) {
+  return new Promise((resolve) => {
+    const input = h("input", { class: "field", id: "dialog-input", value, maxlength: 1000,
+      autocomplete: "off", autofocus: true });
+    const form = h("form", {
+      method: "dialog",
+      onsubmit: () => resolve(input.value.trim() || null),
+    }, h("label", { for: "dialog-input" }, label), input,
+    h("div", { class: "actions" }, button("Cancel", { onclick: () => dialog.close() }),
+      h("button", { type: "submit", class: "button primary" }, action)));
+    const dialog = openDialog(title, form);
+    input.select();
+    dialog.addEventListener("close", () => resolve(null));
+  });
+}
+
+/** Open a menu at a button. Items: `{label, icon, run, danger, href, download}`, or null for a line. */
+export function openMenu(anchor, items) {
+  const menu = h("div", { class: "menu", role: "menu", popover: "auto" }, items.map((item) => {
+    if (!item) return h("hr");
+    const props = { role: "menuitem", tabIndex: -1, class: item.danger ? "danger" : "" };
+    const content = [icon(item.icon), item.label];
+    if (item.href) {
+      return h("a", { ...props, href: item.href, download: item.download, onclick: close }, content);
+    }
+    return h("button", { ...props, type: "button", onclick: () => { close(); item.run(); } }, content);
+  }));
+  const entries = [...menu.querySelectorAll("[role=menuitem]")];
+  menu.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step && event.key !== "Home" && event.key !== "End" && event.key !== "Tab") return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.key === "Tab") close();
+    const at = entries.indexOf(document.activeElement);
+    const next = step ? (at + step + entries.length) % entries.length
+      : event.key === "Home" ? 0 : entries.length - 1;
+    entries[next].focus();
+  });
+  menu.addEventListener("toggle", (event) => {
+    if (event.newState !== "closed") return;
+    anchor.setAttribute("aria-expanded", "false");
+    const inside = menu.contains(document.activeElement);
+    menu.remove();
+    if (inside && anchor.isConnected) anchor.focus();
+  });
+  document.body.append(menu);
+  menu.showPopover();
+  anchor.setAttribute("aria-expanded", "true");
+  placeMenu(menu, anchor.getBoundingClientRect());
+  entries[0].focus({ preventScroll: true });
+
+  function close() {
+    menu.hidePopover();
+    if (anchor.isConnected) anchor.focus();
+  }
+}
+
+function placeMenu(menu, box) {
+  const { width, height } = menu.getBoundingClientRect();
+  const below = box.bottom + 4 + height < innerHeight;
+  menu.style.left = `${Math.max(8, Math.min(box.right - width, innerWidth - width - 8))}px`;
+  menu.style.top = `${below ? box.bottom + 4 : Math.max(8, box.top - height - 4)}px`;
+}
+
+/** Show an image as large as the window allows. */
+export function openImage(src, name) {
+  const before = document.activeElement;
+  const dialog = h("dialog", {
+    class: "lightbox", "aria-label": name,
+    onclick: () => dialog.close(),
+    onclose: () => { dialog.remove(); before?.focus(); },
+  }, h("img", { src, alt: name }),
+  button("Close", { class: "quiet", autofocus: true }, "close"));
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+// Routes in the fragment of the address, such as `#/c/name:trip`. A view is a module with
+// `open(container, params)`. It returns a function that closes it, or an object with `close` and
+// `update(params)`, which is called instead if the next route has the same view.
+
+let routes = [];
+let container = null;
+let current = null;
+let generation = 0;
+
+/** Serve routes: `[pattern, load, name]`, where `load()` imports the view. */
+export function startRouter(table, element, onRoute = () => {}) {
+  routes = table;
+  container = element;
+  const show = () => openView(onRoute);
+  addEventListener("hashchange", show);
+  show();
+}
+
+/** Go to a route, such as `/settings`. */
+export function go(path, { replace = false } = {}) {
+  if (!replace) location.hash = path;
+  else {
+    history.replaceState(null, "", `#${path}`);
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  }
+}
+
+/** Return a route from its parts, percent-encoded. */
+export const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
+
+/** Return the current path, without `#`. */
+const path = () => location.hash.slice(1) || "/";
+
+/** Close the view, for example because nobody is signed in any more. */
+export function closeView() {
+  generation += 1;
+  current?.close();
+  current = null;
+}
+
+/** Open the view of the current route again. */
+export function reopenView() {
+  closeView();
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
+async function openView(onRoute) {
+  const mine = ++generation;
+  const [load, name, params] = match();
+  onRoute(name, params);
+  if (current?.name === name && current.update) {
+    current.update(params);
+    return;
+  }
+  current?.close();
+  current = null;
+  container.replaceChildren();
+  try {
+    const view = await load();
+    if (mine !== generation) return;
+    const opened = await view.open(container, params);
+    const found = typeof opened === "function" ? { close: opened } : opened ?? {};
+    const closing = { name, update: found.update, close: () => found.close?.() };
+    if (mine === generation) current = closing;
+    else closing.close();
+  } catch (error) {
+    if (mine !== generation) return;
+    console.error(error);
+    container.replaceChildren(failure(error));
+  }
+}
+
+function match() {
+  for (const [pattern, load, name] of routes) {
+    const found = pattern.exec(path());
+    if (found) return [load, name, found.slice(1).map(decode)];
+  }
+  const [, load, name] = routes[0];
+  return [load, name, []];
+}
+
+function decode(part) {
+  try {
+    return part === undefined ? undefined : decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+function failure(error) {
+  const box = document.createElement("div");
+  box.className = "empty";
+  box.setAttribute("role", "alert");
+  box.textContent = `This view could not be opened: ${error.message} Reload the page.`;
+  return box;
 }

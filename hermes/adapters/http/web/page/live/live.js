@@ -1,19 +1,16 @@
 // The live view of operators: one stream brings the state of the runtime and then what changes.
 
-import { get, serverNow } from "../lib/api.js";
-import { h, icon, keyed, replace, set, text } from "../lib/dom.js";
-import * as format from "../lib/format.js";
-import { link } from "../lib/router.js";
-import { fail, showConnection } from "../lib/status.js";
-import { subscribe } from "../lib/streams.js";
+import { get, serverNow, subscribe } from "../lib/api.js";
+import {
+  announce, bytes, count, countdown, dateTime, duration, fail, h, icon, keyed, link, money,
+  percent, plural, relative, replace, set, shortCount, showConnection, text, when,
+} from "../lib/dom.js";
 
-const { count, money, plural } = format;
-const sessions = (name) => async (...given) => (await import("./sessions.js"))[name](...given);
 const TABS = {
   overview: ["Overview", overview],
   actors: ["Conversations", conversations],
-  lineage: ["Lineage", sessions("lineage")],
-  cache: ["Cache", sessions("cache")],
+  lineage: ["Lineage", lineage],
+  cache: ["Cache", cache],
   delivery: ["Delivery", delivery],
   store: ["Store", store],
   limits: ["Limits", limits],
@@ -22,7 +19,6 @@ const KEYS = { actors: "session_key", lanes: "lane" };
 
 /** Open the view. The route is `#/live/<tab>/<name>`. */
 export async function open(container, params) {
-  await style();
   const state = {};
   const links = Object.entries(TABS).map(([id, [label]]) => h("a", { href: link("live", id) }, label));
   const root = h("section", { class: "live-panel" });
@@ -91,26 +87,19 @@ export async function open(container, params) {
   }
 }
 
-function style() {
-  const { href } = new URL("live.css", import.meta.url);
-  return document.querySelector(`link[href="${href}"]`) ?? new Promise((done) => {
-    document.head.append(h("link", { rel: "stylesheet", href, onload: done, onerror: done }));
-  });
-}
-
 // Parts that the tabs share
 
 const SVG = "http://www.w3.org/2000/svg";
 
 /** Create an element of a drawing. */
-export function draw(tag, props, ...children) {
+function draw(tag, props, ...children) {
   const element = set(document.createElementNS(SVG, tag), props);
   element.append(...children.filter(Boolean));
   return element;
 }
 
 /** A card with `[value, note, warns, chart]`, which links to what it counts. */
-export function stat(root, label, href, values) {
+function stat(root, label, href, values) {
   const parts = ["label", "value", "note", "chart"].map((name) => h("span", { class: `stat-${name}` }));
   const element = h(href ? "a" : "div", { class: "card stat", href }, parts);
   text(parts[0], label);
@@ -124,7 +113,7 @@ export function stat(root, label, href, values) {
   };
 }
 
-export function sparkline(values, label) {
+function sparkline(values, label) {
   const top = Math.max(1, ...values);
   const at = values.map((each, index) => `${index * 2},${28 - (each / top) * 26}`).join(" ");
   return draw("svg", { viewBox: "0 0 118 28", class: "spark", role: "img", "aria-label": label,
@@ -132,14 +121,14 @@ export function sparkline(values, label) {
 }
 
 /** A share as a bar, with a text. */
-export function bar(share, said) {
+function bar(share, said) {
   const element = h("span", { class: "share" }, h("i"), h("span", null, said));
   element.firstChild.style.setProperty("--share", `${Math.min(1, share || 0) * 100}%`);
   return element;
 }
 
 /** A table in a card. Columns are `[title, cell(item), class]`; a cell is a text or a node. */
-export function table(root, title, none, keyOf, columns, items) {
+function table(root, title, none, keyOf, columns, items) {
   const body = h("tbody");
   const empty = h("p", { class: "muted small-text" }, none);
   const box = h("div", { class: "table-box", tabindex: 0, role: "region", "aria-label": title },
@@ -156,7 +145,7 @@ export function table(root, title, none, keyOf, columns, items) {
 }
 
 /** Put a text or a node into an element. A link keeps the focus if only its text has changed. */
-export function put(element, value) {
+function put(element, value) {
   const old = element.firstChild;
   if (!(value instanceof Node)) text(element, String(value ?? ""));
   else if (old?.tagName === "A" && value.tagName === "A") {
@@ -166,7 +155,7 @@ export function put(element, value) {
 }
 
 /** Return a function that fetches when its argument has changed, one request at a time. */
-export function fetching(get, show) {
+function fetching(get, show) {
   let seen;
   return async (now) => {
     if (seen === now || seen === fetching) return;
@@ -180,22 +169,22 @@ export function fetching(get, show) {
   };
 }
 
-export const cards = (root) => root.appendChild(h("div", { class: "stats" }));
-export const to = (label, ...parts) => h("a", { href: link(...parts), class: "to" }, label);
+const cards = (root) => root.appendChild(h("div", { class: "stats" }));
+const to = (label, ...parts) => h("a", { href: link(...parts), class: "to" }, label);
 /** A number that opens what it counts; a zero opens nothing. */
-export const counted = (value, ...parts) => (value ? to(format.count(value), ...parts) : "0");
-export const conversation = (key) => to(key, "c", key);
-export const badge = (label, tone = "") => h("span", { class: `badge ${tone}` }, label);
-export function age(since) {
+const counted = (value, ...parts) => (value ? to(count(value), ...parts) : "0");
+const conversation = (key) => to(key, "c", key);
+const badge = (label, tone = "") => h("span", { class: `badge ${tone}` }, label);
+function age(since) {
   const seconds = Math.max(0, Math.floor(serverNow() - since));
-  return seconds < 60 ? `${seconds} s` : format.duration(seconds);
+  return seconds < 60 ? `${seconds} s` : duration(seconds);
 }
-export const stateOf = (actor) => (actor.turn_id ? "running" : actor.mailbox ? "waiting" : "idle");
-export const ratio = (share) => (share === null ? "–" : format.percent(share));
-export const total = (items, name) => items.reduce((sum, each) => sum + each[name], 0);
+const stateOf = (actor) => (actor.turn_id ? "running" : actor.mailbox ? "waiting" : "idle");
+const ratio = (share) => (share === null ? "–" : percent(share));
+const total = (items, name) => items.reduce((sum, each) => sum + each[name], 0);
 /** The input tokens of a call, and the share that came from the cache; null without input. */
-export const input = (call) => call.input_tokens + call.cache_read_tokens + call.cache_write_tokens;
-export const cachedShare = (call) => (input(call) ? call.cache_read_tokens / input(call) : null);
+const input = (call) => call.input_tokens + call.cache_read_tokens + call.cache_write_tokens;
+const cachedShare = (call) => (input(call) ? call.cache_read_tokens / input(call) : null);
 
 // Tabs that have cards and tables only
 
@@ -223,7 +212,7 @@ function overview(root, state) {
       `${count(lanes("retried"))} retried, ${count(lanes("unknown"))} unknown`, lanes("unknown")]),
     stat(top, "Commits per second", live("store"), () => commits(state)),
     stat(top, "Turns with a cached agent", live("cache"), () => [
-      state.runtime.cache.hit_rate === null ? "–" : format.percent(state.runtime.cache.hit_rate),
+      state.runtime.cache.hit_rate === null ? "–" : percent(state.runtime.cache.hit_rate),
       plural(state.runtime.cache.misses, "build")]),
     stat(top, "Search index backlog", live("store"), () => [count(state.store?.unindexed ?? 0), "messages"]),
     stat(top, "Spent today", live("limits"), () => [money(state.costs.today.total),
@@ -296,7 +285,7 @@ function store(root, state) {
   const top = cards(root);
   const times = (name) => () => [ms(state.runtime.commits[name]), "of the last minute"];
   const writer = (show) => () => (state.store ? show(state.store.writer) : ["–"]);
-  const used = (now, limit) => bar(now / limit, `${format.percent(now / limit)} of ${count(limit)}`);
+  const used = (now, limit) => bar(now / limit, `${percent(now / limit)} of ${count(limit)}`);
   return all([
     stat(top, "Turns committed per second", null, () => commits(state)),
     stat(top, "Commit, median", null, times("p50")),
@@ -304,7 +293,7 @@ function store(root, state) {
     stat(top, "Longest commit", null, times("longest")),
     stat(top, "Commits", null, writer((each) => [count(each.commits), `${plural(each.requests, "request")}, at most ${each.largest_batch} in one`])),
     stat(top, "Flushes to disk", null, writer((each) => [count(each.flushes), "commits that waited for the disk"])),
-    stat(top, "Write-ahead log", null, () => [format.bytes(state.store?.wal_bytes ?? 0), "since the page was opened",
+    stat(top, "Write-ahead log", null, () => [bytes(state.store?.wal_bytes ?? 0), "since the page was opened",
       false, sparkline(state.wal, "Size of the write-ahead log")]),
     stat(top, "Search index backlog", null, () => [count(state.store?.unindexed ?? 0), "since the page was opened",
       false, sparkline(state.backlog, "Messages that are not indexed yet")]),
@@ -313,7 +302,7 @@ function store(root, state) {
     ], () => (state.store ? sizes(state.store, used) : [])),
     table(root, "Duration of commits, since the start", "No turn was committed yet.", ([label]) => label, [
       ["Up to", ([label]) => label], ["Commits", ([, number]) => count(number), "number"],
-      ["Share", ([, number, sum]) => bar(number / sum, format.percent(number / sum || 0))],
+      ["Share", ([, number, sum]) => bar(number / sum, percent(number / sum || 0))],
     ], () => state.runtime.commits.counts.map((number, at) => [
       at < state.commit_bounds.length ? ms(state.commit_bounds[at]) : "longer", number, state.runtime.commits.count])
       .filter(([, number]) => number)),
@@ -322,21 +311,21 @@ function store(root, state) {
 
 const sizes = (store, used) => [
   ["Requests that wait for a commit", count(store.writer.waiting), used(store.writer.waiting, store.queue_limit)],
-  ["Write-ahead log", format.bytes(store.wal_bytes), bar(store.wal_bytes / store.wal_limit,
-    `${format.percent(store.wal_bytes / store.wal_limit)} of ${format.bytes(store.wal_limit)}`)],
-  ["Database", format.bytes(store.database_bytes)],
+  ["Write-ahead log", bytes(store.wal_bytes), bar(store.wal_bytes / store.wal_limit,
+    `${percent(store.wal_bytes / store.wal_limit)} of ${bytes(store.wal_limit)}`)],
+  ["Database", bytes(store.database_bytes)],
   ["Messages without an answer", counted(store.inbox_open, "live", "actors", "busy")],
   ["Session boundaries whose hooks have not run", count(store.hooks_open)],
   ["Replies given up within a day", counted(store.dead, "live", "delivery", "*")],
 ];
 
-const ms = (seconds) => (seconds < 0.01 ? `${(seconds * 1000).toFixed(1)} ms` : format.duration(seconds));
+const ms = (seconds) => (seconds < 0.01 ? `${(seconds * 1000).toFixed(1)} ms` : duration(seconds));
 
 function limits(root, state) {
   const halves = root.appendChild(h("div", { class: "halves" }));
   const budget = (name, spent) => ["Budget", (each) => {
     const limit = state.costs.budgets?.[name];
-    return limit ? bar(spent(each) / limit, `${format.percent(spent(each) / limit)} of ${money(limit)}`) : "no limit";
+    return limit ? bar(spent(each) / limit, `${percent(spent(each) / limit)} of ${money(limit)}`) : "no limit";
   }];
   const cost = ["Spent", (each) => money(each.cost), "number"];
   const owner = ["Conversation", (each) => (each.session_key ? to(each.session_key, "live", "lineage", each.session_key)
@@ -353,7 +342,7 @@ function limits(root, state) {
       [owner, cost, budget("session", (each) => each.cost)], () => today().sessions),
     table(halves, "Running compressions", "No conversation is being compressed.", (each) => each.session_id,
       [owner, ["Holder of the lease", (each) => each.holder, "wide"],
-        ["Ends in", (each) => format.countdown(each.expires_at - serverNow()), "number"]], () => state.leases),
+        ["Ends in", (each) => countdown(each.expires_at - serverNow()), "number"]], () => state.leases),
     table(halves, "Rate limits", "No sender is limited.", (each) => each.platform + each.account + each.sender, [
       ["Sender", (each) => `${each.platform} ${each.account} ${each.sender}`, "wide"],
       ["Messages left", (each) => String(Math.floor(each.left)), "number"],
@@ -380,13 +369,13 @@ const COLUMNS = [
   ["Conversation", (each) => each.session_key, (each) => conversation(each.session_key)],
   ["State", (each) => STATES.indexOf(stateOf(each)), (each) => h("span",
     { class: "state", "data-state": stateOf(each) }, stateOf(each))],
-  ["Mailbox", (each) => -each.mailbox, (each) => format.count(each.mailbox)],
+  ["Mailbox", (each) => -each.mailbox, (each) => count(each.mailbox)],
   ["Turn", (each) => each.turn_started ?? Infinity, (each) => (each.turn_id
     ? to(age(each.turn_started), "turns", each.session_key, each.turn_id) : "–")],
   ["Agent", (each) => `${each.agent ? 0 : 1}${each.last_build ?? "~"}`, (each) => to(
     [each.agent ? "cached" : "none", each.last_build].filter(Boolean).join(" · "), "live", "cache", each.session_key)],
-  ["Transcript", (each) => -each.transcript_bytes, (each) => format.bytes(each.transcript_bytes)],
-  ["Used", (each) => -each.used_at, (each) => format.relative(each.used_at, serverNow())],
+  ["Transcript", (each) => -each.transcript_bytes, (each) => bytes(each.transcript_bytes)],
+  ["Used", (each) => -each.used_at, (each) => relative(each.used_at, serverNow())],
   ["Lineage", null, (each) => h("a", { href: link("live", "lineage", each.session_key), title: "Lineage",
     "aria-label": `Lineage of ${each.session_key}` }, icon("branch"))],
 ];
@@ -425,7 +414,7 @@ function conversations(root, state, only) {
       .sort(([a, x], [b, y]) => order * (a < b ? -1 : a > b ? 1 : x.session_key < y.session_key ? -1 : 1));
     heads.forEach((each, at) => set(each, { "aria-sort": at === kept.column
       && (kept.reverse ? "descending" : "ascending") }));
-    text(said, `${format.count(found.length)} of ${format.count(state.actors.size)}`);
+    text(said, `${count(found.length)} of ${count(state.actors.size)}`);
     show();
   }
 
@@ -447,4 +436,232 @@ function conversations(root, state, only) {
       COLUMNS.forEach(([, , cell], column) => put(row.children[column], cell(each)));
     });
   }
+}
+
+// What the sessions of a conversation are made of: their lineage, and the cache of their prompts.
+
+// The lineage: a drawing beside a list, a row per session, the oldest first. A compression continues
+// its line; a branch or a fork begins another one.
+
+const ROW = 56;
+const STEP = 22;
+const SIGNS = {
+  new: "M6 0A6 6 0 1 1-6 0A6 6 0 1 1 6 0", compression: "M0-7L7 0L0 7L-7 0Z", branch: "M-6 5L0-6L6 5Z",
+  fork: "M-5-5H5V5H-5Z",
+};
+const sign = (kind) => draw("path", { d: SIGNS[kind] ?? SIGNS.new, class: `sign ${kind}` });
+
+function lineage(root, state, key) {
+  if (!key) return choose(root, state);
+  const map = h("div", { class: "map" });
+  const list = h("ol", { class: "sessions" });
+  const detail = h("section", { class: "card detail", "aria-label": "The session" });
+  root.append(h("p", null, conversation(key), " · ", to("Cache", "live", "cache", key)),
+    h("ul", { class: "legend", "aria-hidden": "true" }, Object.keys(SIGNS).map((kind) => h("li", null,
+      draw("svg", { width: 18, height: 18, viewBox: "-9 -9 18 18" }, sign(kind)), kind))),
+    h("div", { class: "lineage" }, map, list, detail));
+  let sessions = [];
+  let selected = null;
+  const read = fetching(() => get(`/api/live/lineage/${encodeURIComponent(key)}`), (found) => {
+    const before = JSON.stringify(sessions);
+    sessions = found.sessions;
+    if (JSON.stringify(sessions) !== before || !before[2]) show(found.current);
+  });
+  return { render() {
+    const actor = state.actors.get(key);
+    read(`${actor?.session_id} ${actor?.used_at}`);
+  } };
+
+  function show(current) {
+    const focused = document.activeElement?.dataset.session;
+    replace(map, sessions.length && picture(sessions, select));
+    replace(list, sessions.length ? sessions.map((each) => h("li", null, h("button", { type: "button",
+      "data-session": each.session_id, onclick: () => select(each.session_id) },
+    h("b", null, each.title || each.session_id), each.current && badge("tip", "accent"),
+    h("small", null, `${each.kind} · ${plural(each.messages, "message")}`,
+      each.summary && ` · replaced ${count(each.summary.count)}`)))) : h("li", null, "Nothing of this conversation is stored yet."));
+    list.querySelector(`[data-session="${CSS.escape(focused ?? "")}"]`)?.focus();
+    const each = sessions.find(({ session_id: id }) => id === selected) ?? sessions.find((one) =>
+      one.session_id === current) ?? sessions.at(-1);
+    if (each) select(each.session_id, false);
+  }
+
+  async function select(id, asked = true) {
+    selected = id;
+    for (const each of root.querySelectorAll("[data-session]")) {
+      set(each, { "aria-current": each.dataset.session === id && "true" });
+    }
+    const each = sessions.find((one) => one.session_id === id);
+    const summary = h("div");
+    const facts = { Session: h("code", null, id), Parent: each.parent, Messages: count(each.messages),
+      Cost: money(each.cost), Began: dateTime(each.started_at),
+      Ended: each.ended_at && `${dateTime(each.ended_at)}: ${each.end_reason}`,
+      "Continues here": each.keys.length > 0 && h("span", null, each.keys.map(conversation)) };
+    replace(detail, h("h2", null, each.title || id, " ", badge(each.kind)), h("dl", null, Object.entries(facts)
+      .filter(([, value]) => value).map(([name, value]) => [h("dt", null, name), h("dd", null, value)])), summary);
+    if (!each.summary) return;
+    try {
+      replace(summary, replacement(await get(`/api/live/summaries/${encodeURIComponent(id)}`)));
+      if (asked) announce(`The summary replaced ${plural(each.summary.count, "message")}.`);
+    } catch (error) {
+      fail(error);
+    }
+  }
+}
+
+/** Before a conversation is chosen. */
+function choose(root, state) {
+  const keys = h("datalist", { id: "live-keys" });
+  const field = h("input", { class: "field", required: true, placeholder: "Session key", "aria-label": "Session key",
+    list: "live-keys", autocomplete: "off" });
+  root.append(h("form", { class: "filters", onsubmit(event) {
+    event.preventDefault();
+    location.hash = link("live", "lineage", field.value);
+  } }, field, keys, h("button", { class: "button primary" }, "Show the lineage")));
+  return { render() {
+    if (!keys.firstChild) replace(keys, [...state.actors.keys()].slice(0, 200).map((value) => h("option", { value })));
+  } };
+}
+
+function picture(sessions, select) {
+  const places = new Map();
+  let columns = 0;
+  const lines = sessions.map((each, row) => {
+    const parent = places.get(each.parent);
+    const continues = parent && each.kind === "compression" && !parent.continued;
+    if (continues) parent.continued = true;
+    const [x, y] = [continues ? parent.x : 12 + STEP * Math.min(7, columns++), (row + 0.5) * ROW];
+    places.set(each.session_id, { x, y, each });
+    if (!parent) return null;
+    return draw("path", { class: `line ${each.kind}`, d: `M${parent.x} ${parent.y}`
+      + (continues ? `V${y}` : `C${parent.x} ${y} ${x} ${parent.y} ${x} ${y}`) });
+  });
+  const width = 2 * 12 + STEP * Math.min(7, columns - 1);
+  return draw("svg", { width, height: sessions.length * ROW, "aria-hidden": "true" }, ...lines,
+    ...[...places.values()].map(({ x, y, each }) => draw("g", { transform: `translate(${x} ${y})`,
+      "data-session": each.session_id, onclick: () => select(each.session_id) },
+    draw("rect", { x: -11, y: -22, width: 22, height: 44 }), each.current && draw("circle", { r: 11 }), sign(each.kind))));
+}
+
+const replacement = ({ replaced, summary, rows }) => [
+  h("h3", null, `The summary replaced ${plural(replaced.count, "message")}`),
+  h("p", { class: "muted small-text" }, replaced.count > 0 && `Rows ${replaced.first} to ${replaced.last}. `,
+    `The summary is row ${replaced.message}.`, rows.length < replaced.count && ` The first ${rows.length} are listed.`),
+  h("blockquote", { tabindex: 0 }, summary.text),
+  h("ol", { class: "replaced", tabindex: 0, "aria-label": "Replaced messages" }, rows.map((row) => h("li", null,
+    badge(row.role), h("time", { class: "muted", title: dateTime(row.timestamp) }, when(row.timestamp)),
+    h("p", null, (row.text || row.tool_calls.map(({ name }) => name).join(", ")).slice(0, 300))))),
+];
+
+// The cached share of each model call, and why agents were built anew
+
+const REASONS = {
+  cold: "there was none in memory", signature: "its description changed",
+  "foreign-write": "another process wrote to the session", evicted: "the cache was full",
+  abandoned: "the earlier one did not stop in time",
+};
+const share = (each) => bar(cachedShare(each), ratio(cachedShare(each)));
+
+function cache(root, state, key) {
+  return (key ? cacheOfOne : cacheOfAll)(root, state, key);
+}
+
+function cacheOfAll(root, state) {
+  const top = cards(root);
+  const seen = () => state.runtime.cache;
+  let found = [];
+  const list = table(root, "Cached input by conversation", "No conversation has called a model yet.",
+    (each) => each.session_key, [
+      ["Conversation", (each) => to(each.title || each.session_key, "live", "cache", each.session_key), "wide"],
+      ["Cached", share],
+      ["Calls", (each) => counted(each.calls, "live", "cache", each.session_key), "number"],
+      ["Input tokens", (each) => shortCount(input(each)), "number"],
+      ["Used", (each) => relative(each.last_active), "number"],
+    ], () => found);
+  const read = fetching(() => get("/api/live/cache"), ({ conversations }) => { found = conversations; list(); });
+  const shows = [
+    stat(top, "Turns with a cached agent", null, () => [ratio(seen().hit_rate), `${count(seen().hits)} of ${count(seen().hits + seen().misses)}`]),
+    stat(top, "Input from provider caches", null, () => [ratio(seen().cached_token_share), "since the start"]),
+    stat(top, "Cached agents", link("live", "actors"), () => [count(seen().agents), `at most ${count(seen().agent_limit)}`]),
+    stat(top, "Transcripts in memory", link("live", "actors"), () => [bytes(seen().transcript_bytes), `at most ${bytes(seen().transcript_limit)}`]),
+    table(root, "Agents built since the start", "No agent was built yet.", ([reason]) => reason, [
+      ["Reason", ([reason]) => reason], ["Because", ([reason]) => REASONS[reason], "wide"],
+      ["Agents", ([, number]) => count(number), "number"],
+    ], () => Object.entries(seen().rebuilds)),
+    list,
+    () => read(JSON.stringify([seen().hits, seen().misses, state.runtime.turns])),
+  ];
+  return all(shows);
+}
+
+function cacheOfOne(root, state, key) {
+  const chart = h("div", { class: "chart", "aria-hidden": "true" });
+  const said = h("p", { class: "muted small-text" });
+  const list = h("ol", { class: "calls" });
+  root.append(h("p", null, conversation(key), " · ", to("Lineage", "live", "lineage", key)),
+    h("section", { class: "card" }, h("h2", null, "Cached share of the input tokens of each call"), chart, said),
+    h("section", { class: "card" }, h("h2", null, "Calls and rebuilds, the latest first"), list));
+  const read = fetching(() => get(`/api/live/cache/${encodeURIComponent(key)}`), show);
+  return { render() {
+    const actor = state.actors.get(key);
+    read(`${actor?.turn_id} ${actor?.used_at}`);
+  } };
+
+  function show({ calls, rebuilds }) {
+    replace(chart, [...calls].reverse().map((each) => {
+      const element = h("i");
+      element.style.setProperty("--share", `${2 + (cachedShare(each) ?? 0) * 98}%`);
+      return element;
+    }));
+    const whole = calls.reduce((sum, each) => sum + input(each), 0);
+    said.textContent = whole ? `${percent(total(calls, "cache_read_tokens") / whole)} of the input of the latest `
+      + `${plural(calls.length, "call")} came from the provider's cache.` : "This conversation has called no model yet.";
+    const rest = new Set(rebuilds);
+    replace(list, calls.map((call, at) => {
+      const first = call.build_reason && calls[at + 1]?.turn_id !== call.turn_id;
+      const rebuild = first && rebuilds.find((each) => rest.has(each) && each.reason === call.build_reason
+        && each.at <= call.created_at + 1);
+      rest.delete(rebuild);
+      return [row(key, call), first && built(key, call.build_reason, rebuild, call.turn_id)];
+    }), [...rest].map((each) => built(key, each.reason, each)));
+  }
+}
+
+const row = (key, call) => h("li", { class: "call" }, share(call),
+  h("span", null, `${count(call.cache_read_tokens)} of ${count(input(call))}`),
+  h("span", { class: "muted" }, [call.purpose, call.model].filter(Boolean).join(" · ")),
+  call.turn_id ? to(`turn ${call.turn_id}`, "turns", key, call.turn_id) : h("span"),
+  h("time", { class: "muted", title: dateTime(call.created_at) }, when(call.created_at)));
+
+const prompts = new Map(); // comparisons by conversation and turn
+
+/** Why an agent was built, and what differs: of the prompts if they were recorded. */
+function built(key, reason, rebuild, turn) {
+  const shown = h("div", null, described(rebuild));
+  const path = `/api/live/cache/${encodeURIComponent(key)}/turns/${turn}`;
+  if (turn && !prompts.has(path)) prompts.set(path, get(path).catch(() => ({})));
+  prompts.get(path)?.then(({ difference: found, extended, exact, reasons }) => found && replace(shown,
+    extended ? h("p", { class: "small-text" }, `The prompt continues the earlier one: ${count(found.offset)} bytes are the same.`)
+      : difference(found), !exact && h("p", { class: "muted small-text" }, `Not exact: ${reasons.join("; ")}.`)));
+  return h("li", { class: "built" }, icon("retry"), h("div", null, h("p", null,
+    h("strong", null, `The agent was built: ${reason}`), `, because ${REASONS[reason]}.`), shown));
+}
+
+function described(rebuild) {
+  if (rebuild?.difference) return difference(rebuild.difference);
+  return h("p", { class: "muted small-text" }, rebuild
+    ? "Model, tools, prompt and settings are the same. The bytes of the prompts are unknown."
+    : "What it replaced is not known.");
+}
+
+/** The first byte that differs, with what is around it. */
+function difference(found) {
+  const line = (kind, text) => {
+    const same = new TextDecoder().decode(new TextEncoder().encode(text).slice(0, found.offset - found.shown_from));
+    const [first, ...others] = text.slice(same.length);
+    return h("div", { class: kind }, h("code", null, kind === "old" ? "− " : "+ ", found.shown_from > 0 && "…", same,
+      h("mark", null, first ?? "␃"), others.join("")));
+  };
+  return h("div", null, h("p", { class: "small-text" }, badge(found.part), ` first differing byte: ${count(found.offset)}`),
+    (found.before || found.after) && [line("old", found.before), line("new", found.after)]);
 }

@@ -1,12 +1,10 @@
 // One recorded turn: what the agent was given, what it answered, and the same turn run again.
 
-import { conversation, get } from "../lib/api.js";
-import { button, h, icon, replace } from "../lib/dom.js";
-import { count, dateTime, duration, money, percent, plural } from "../lib/format.js";
-import { link } from "../lib/router.js";
-import { announce } from "../lib/status.js";
-import { parts, differences } from "./compare.js";
-import { runAgain } from "./repeat.js";
+import { conversation, get, post } from "../lib/api.js";
+import {
+  announce, button, count, dateTime, duration, go, h, icon, link, money, openDialog, percent,
+  plural, replace,
+} from "../lib/dom.js";
 
 const VERDICTS = {
   same: ["ok", "check", "These are the bytes that were sent: the hash is the same."],
@@ -228,4 +226,121 @@ function compared(key, original, turn) {
     h("details", { class: "turn-fold" }, h("summary", null, "Everything about the branch"),
       h("div", { class: "turn-page" }, sections(key, turn))),
   ];
+}
+
+// The dialog that runs a turn again, in a branch.
+
+const WAIT = 700; // milliseconds between two looks at the turn that runs
+
+/** Ask how to run a turn again, and open the result beside the original. */
+function runAgain(key, turn) {
+  const question = turn.messages.find((row) => row.role === "user")?.text ?? "";
+  const text = h("textarea", { class: "field", id: "again-text", rows: 4, value: question });
+  const model = h("input", { class: "field", id: "again-model", maxlength: 200, autocomplete: "off",
+    placeholder: turn.models[0] ?? "the same" });
+  const more = h("textarea", { class: "field", id: "again-more", rows: 3, maxlength: 100000 });
+  const status = h("p", { class: "small-text", role: "status" });
+  const start = button("Run again", { class: "primary", type: "submit" });
+  const form = h("form", { class: "again", onsubmit: (event) => {
+    event.preventDefault();
+    send();
+  } },
+  h("p", { class: "muted small-text" }, "The turn runs in a branch before it; the original stays as "
+    + "it is. Tools are not called again: their recorded results are used, and other calls need "
+    + "your approval."),
+  h("label", { for: "again-text" }, "Question"), text,
+  h("label", { for: "again-model" }, "Model"), model,
+  h("label", { for: "again-more" }, "Instructions for this turn"), more, status,
+  h("div", { class: "actions" }, button("Cancel", { onclick: () => dialog.close() }), start));
+  const dialog = openDialog("Run again from here", form);
+  let closed = false;
+  dialog.addEventListener("close", () => { closed = true; });
+
+  async function send() {
+    start.disabled = true;
+    replace(status, "Starting …");
+    const body = {};
+    if (text.value.trim() && text.value !== question) body.text = text.value;
+    if (model.value.trim()) body.model = model.value.trim();
+    if (more.value.trim()) body.instructions = more.value.trim();
+    try {
+      const begun = await post(conversation(key, `/turns/${turn.turn_id}/repeat`), body);
+      replace(status, "The agent answers …");
+      await finished(begun);
+      if (closed) return;
+      dialog.close();
+      go(link("turns", begun.conversation, begun.turn_id).slice(1));
+    } catch (error) {
+      start.disabled = false;
+      replace(status, error.message);
+    }
+  }
+
+  async function finished({ conversation: name, turn_id: id }) {
+    while (!closed) {
+      const { state } = await get(conversation(name, `/messages/${id}`));
+      if (state !== "open") return;
+      await new Promise((resolve) => setTimeout(resolve, WAIT));
+    }
+  }
+}
+
+// Differences between the messages of two turns, word by word.
+
+const MAX_WORDS = 1500; // of a text; longer ones are marked as a whole
+
+/** Return for each side a map from its rows to nodes in which other words are marked. */
+function differences(left, right) {
+  const marks = [new Map(), new Map()];
+  for (const [a, b] of pairs(left, right)) {
+    if (a?.text === b?.text) continue;
+    const [first, second] = compare(a?.text ?? "", b?.text ?? "");
+    if (a?.text) marks[0].set(a, first.map(([text, other]) => (other ? h("del", null, text) : text)));
+    if (b?.text) marks[1].set(b, second.map(([text, other]) => (other ? h("ins", null, text) : text)));
+  }
+  return marks;
+}
+
+/** Say how many messages differ. */
+function parts(left, right) {
+  const number = Math.max(left.size, right.size);
+  return number ? `${number === 1 ? "One message differs" : `${number} messages differ`}; `
+    + "other words are marked." : "Both have the same messages.";
+}
+
+function* pairs(left, right) {
+  for (let n = 0; n < Math.max(left.length, right.length); n += 1) yield [left[n], right[n]];
+}
+
+const words = (text) => text.match(/\s+|[^\s]+/g) ?? [];
+
+/** Return both texts as runs `[text, differs]`, by their longest common words. */
+function compare(a, b) {
+  const [x, y] = [words(a), words(b)];
+  if (x.length > MAX_WORDS || y.length > MAX_WORDS) return [[[a, true]], [[b, true]]];
+  const width = y.length + 1;
+  const table = new Uint16Array((x.length + 1) * width);
+  for (let i = x.length - 1; i >= 0; i -= 1) {
+    for (let j = y.length - 1; j >= 0; j -= 1) {
+      table[i * width + j] = x[i] === y[j] ? table[(i + 1) * width + j + 1] + 1
+        : Math.max(table[(i + 1) * width + j], table[i * width + j + 1]);
+    }
+  }
+  const [first, second] = [[], []];
+  let [i, j] = [0, 0];
+  while (i < x.length || j < y.length) {
+    if (i < x.length && j < y.length && x[i] === y[j]) {
+      add(first, x[i++], false);
+      add(second, y[j++], false);
+    } else if (j >= y.length || (i < x.length
+      && table[(i + 1) * width + j] >= table[i * width + j + 1])) add(first, x[i++], true);
+    else add(second, y[j++], true);
+  }
+  return [first, second];
+}
+
+function add(runs, text, differs) {
+  const last = runs.at(-1);
+  if (last?.[1] === differs) last[0] += text;
+  else runs.push([text, differs]);
 }
