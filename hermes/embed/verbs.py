@@ -290,6 +290,7 @@ class ApiRecordsVerbs:
     usage: Final = verb(ApiRecords.usage)
     spent: Final = verb(ApiRecords.spent)
     past_turns: Final = verb(ApiRecords.past_turns)
+    turns_of_rows: Final = verb(ApiRecords.turns_of_rows)
     past_turn: Final = verb(ApiRecords.past_turn)
     call_rows: Final = verb(ApiRecords.call_rows)
     rebuild_call: Final = verb(ApiRecords.rebuild_call)

@@ -85,6 +85,7 @@ from hermes.messages.recordings import (
     Repeats as Repeats,
     TurnEvent as TurnEvent,
     TurnEventKind as TurnEventKind,
+    TurnOfRows as TurnOfRows,
     TurnRecord as TurnRecord,
 )
 from hermes.messages.replies import (

@@ -111,6 +111,17 @@ class TurnEvent(msgspec.Struct, frozen=True):
     duration: int | None = None
     """How long a tool ran; None for other events, and if it did not finish."""
     failed: bool = False
+    call_id: str | None = None
+    """The id of a tool call; None if it is very long."""
+
+
+class TurnOfRows(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded turn: which rows it has stored, and how its tool calls went."""
+
+    turn_id: int
+    first_id: int
+    row_count: int
+    tools: Sequence[TurnEvent]
 
 
 class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):

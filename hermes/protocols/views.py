@@ -22,6 +22,7 @@ from hermes.messages import (
     Replacement,
     Source,
     StoredMessage,
+    TurnOfRows,
     TurnUsage,
 )
 
@@ -94,6 +95,10 @@ class ViewStore(Protocol):
         self, session_key: str, *, before: int | None = None, limit: int = 50
     ) -> Awaitable[list[PastTurn]]:
         """Return the recorded turns of a key's current conversation, the latest first."""
+        ...
+
+    def turns_of_rows(self, row_ids: Sequence[int]) -> Awaitable[list[TurnOfRows]]:
+        """Return the recorded turns that have stored these rows."""
         ...
 
     def get_past_turn(self, session_key: str, turn_id: int) -> Awaitable[PastTurn | None]:

@@ -165,6 +165,7 @@ class StoreVerbs:
     conversation_stamps: Final = reads(views.conversation_stamps)
     usage_by_turn: Final = browses(views.usage_by_turn)
     list_turns: Final = browses(past_turns.list_turns)
+    turns_of_rows: Final = reads(past_turns.turns_of_rows)
     get_past_turn: Final = browses(past_turns.get_past_turn)
     get_call_rows: Final = browses(past_turns.get_call_rows)
     outbox_lanes: Final = browses(views.outbox_lanes)

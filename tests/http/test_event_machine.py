@@ -58,7 +58,7 @@ class Gate:
         turn.emit(ReasoningDelta("let me see"))
         turn.emit(TextDelta("*first* "))
         turn.emit(ToolStarted(ToolCall(id=f"call{turn.turn_id}", name="look")))
-        turn.emit(ToolFinished(f"call{turn.turn_id}", "seen"))
+        turn.emit(ToolFinished(f"call{turn.turn_id}", "seen", "fail" in turn.text))
         if "flood" in turn.text:
             for number in range(1100):
                 turn.emit(TextDelta(f"{number} "))
@@ -100,7 +100,7 @@ class World:
         )
         self.nursery = await stack.enter_async_context(open_background())
         self.number += 1
-        renderer = Renderer(inline, pause=0.0)
+        renderer = Renderer(inline, pause=0.0, turns=self.runtime.api.turns_of_rows)
         self.hub = Hub(self.runtime, self.nursery, f"process{self.number}", renderer)
         for client in self.clients[1:]:
             self.connect(client)

@@ -91,7 +91,8 @@ def feed(path):
             open_runtime(path, agent=agent, open_worker=inline(), **options) as runtime,
             open_background() as nursery,
         ):
-            found = Feed(runtime, Hub(runtime, nursery, "p", Renderer(run)), nursery, run)
+            renderer = Renderer(run, turns=runtime.api.turns_of_rows)
+            found = Feed(runtime, Hub(runtime, nursery, "p", renderer), nursery, run)
             yield found
             found.done.set()
             found.hub.close()

@@ -69,6 +69,40 @@ async def test_a_turn_shows_what_was_given_and_answered(path):
     assert body.headers["hermes-verdict"] == "same"
 
 
+async def test_rendered_messages_say_how_their_turns_went(path):
+    @tool
+    def look(where: str) -> str:
+        """Look around."""
+        if where == "down":
+            raise ValueError("nothing to see")
+        return "error is how this result begins"
+
+    both = [ToolCall("c1", "look", '{"where": "up"}'), ToolCall("c2", "look", '{"where": "down"}')]
+    again = ModelAnswer("", calls=[ToolCall("c1", "look", '{"where": "up"}')])
+    answers = [ModelAnswer("wait", calls=both), "done", again, again, "yes", "no"]
+    async with server_with(path, answers, tools=[look]) as (server, _):
+        client = server.http(timeout=SECONDS)
+        ids = [(await say(client, text))["message_id"] for text in ("hello", "twice")]
+        pages = [
+            (await client.get(at("name:trip", f"/history{query}"))).json()["messages"]
+            for query in ("?rendered=true", "")
+        ]
+        state = (await client.get(at("name:trip", "/snapshot?rendered=true"))).json()
+        await server.runtime.conversation(state["session_key"]).branch(before=pages[0][5]["id"])
+        branch = (await client.get(at("name:trip", "/history?rendered=true"))).json()["messages"]
+    rows = state["history"]["messages"]
+    assert pages[0] == rows
+    assert [row["turn_id"] for row in rows] == [ids[0]] * 5 + [ids[1]] * 6
+    told = {row["text"]: row["failed"] for row in rows[:5] if row["role"] == "tool"}
+    assert sorted(told.values()) == [False, True]
+    assert told["error is how this result begins"] is False
+    assert all(row["duration"] >= 0 for row in rows[2:4])
+    assert all("duration" not in row for row in [*rows[:2], *rows[4:]])  # an id that is used twice
+    assert [row["text"] for row in branch] == [row["text"] for row in rows[:5]]
+    without = [*pages[1], *branch]  # plain rows, and copies of rows
+    assert not any({"turn_id", "duration", "failed"} & row.keys() for row in without)
+
+
 async def test_the_list_has_pages(path):
     async with looking(path, [], []) as (_, client, _model):
         ids = [(await say(client, f"hello {n}"))["message_id"] for n in range(5)]

@@ -66,6 +66,7 @@ ARGUMENTS = {
     "prefix": "k",
     "inbox_id": 1,
     "turn_id": 1,
+    "row_ids": [1],
     "number": 0,
     "tool": "t",
     "role": "user",
@@ -495,7 +496,7 @@ STORE_ONLY = {
     "progress", "outcome", "approvals", "approval", "allowed_tools", "revoke_tool", "usage",
     "spent", "actors", "lanes", "pairings", "principals", "approve_pairing", "unpair",
     "waiting_calls", "process_id", "health", "waiting_approvals", "published",
-    "past_turns", "past_turn", "call_rows", "rebuild_call", "turn_events",
+    "past_turns", "past_turn", "turns_of_rows", "call_rows", "rebuild_call", "turn_events",
     "watch_actors", "live_runtime", "commits_by_second", "pulse", "costs_today", "lane_rows",
     "session_family", "summary_rows", "model_calls", "cached_conversations", "rebuilds",
 }  # fmt: skip

@@ -100,6 +100,7 @@ class RenderedModel(Model):
     def apply(self, kind, data):
         if kind == "reset":
             self.blocks = {row["id"]: row.get("nodes") for row in data["history"]["messages"]}
+            self.turns = {row["id"]: told(row) for row in data["history"]["messages"]}
             self._take(data["turn"])
         elif kind == "progress":
             assert self.state["turn"]["turn_id"] == data["turn_id"]
@@ -112,6 +113,7 @@ class RenderedModel(Model):
             self.parts.append({"type": "tool", "call_id": event["call"]["id"]})
         for row in data.get("changes", {}).get("history", {}).get("messages", ()):
             assert not ("part" in row and "nodes" in row)
+            self.turns[row["id"]] = told(row)
             self.blocks[row["id"]] = self._part(row["part"]) if "part" in row else row.get("nodes")
         if "turn" in data.get("changes", {}):
             self._take(data["changes"]["turn"])
@@ -149,10 +151,16 @@ class RenderedModel(Model):
     def comparable(self):
         found = super().comparable()
         found["blocks"] = [self.blocks[row["id"]] for row in self.state["history"]]
+        found["turns"] = [self.turns[row["id"]] for row in self.state["history"]]
         if found["turn"] is not None:
             turn_id, attempt, _, *rest = found["turn"]
             found["turn"] = (turn_id, attempt, [shown(part) for part in self.parts], *rest)
         return found
+
+
+def told(row):
+    """Return what a rendered message tells of its turn."""
+    return row.get("turn_id"), "duration" in row, row.get("failed")
 
 
 def patched(nodes, patch):
@@ -208,10 +216,23 @@ async def rendered_state(runtime, key):
         blocks_of(row.content) if is_shown else None
         for row, is_shown in zip(view.rows, shown_roles, strict=True)
     ]
+    found["turns"] = await recorded_turns(runtime, key, view.rows)
     if found["turn"] is not None:
         turn_id, attempt, _, *rest = found["turn"]
         found["turn"] = (turn_id, attempt, parts_of(events), *rest)
     return found
+
+
+async def recorded_turns(runtime, key, rows):
+    """Return what is recorded of the turns of these rows, as `told` does."""
+    known = {}
+    for turn in reversed(await runtime.api.past_turns(key, limit=1000)):
+        turn = await runtime.api.past_turn(key, turn.turn_id)  # noqa: PLW2901
+        tools = {each.call_id: each for each in turn.events if each.duration is not None}
+        for row in turn.messages:
+            tool = tools.get(row.tool_call_id) if row.role == "tool" else None
+            known[row.id] = turn.turn_id, tool is not None, tool and tool.failed
+    return [known.get(row.id, (None, False, None)) for row in rows]
 
 
 async def stored_state(runtime, key):

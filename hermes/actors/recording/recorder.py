@@ -84,7 +84,7 @@ class TurnRecorder:
         match event:
             case ToolStarted(call):
                 self._tools[call.id] = len(self._events)
-                self._add("tool", call.name)
+                self._add("tool", call.name, scrub(f"{call.id}"))
             case ToolFinished(call_id) if call_id in self._tools:
                 self._finish(self._tools.pop(call_id), failed=event.failed)
             case Retrying(_, text):
@@ -94,10 +94,12 @@ class TurnRecorder:
             case ApprovalAsked(approval):
                 self._add("approval", approval.tool)
 
-    def _add(self, kind: TurnEventKind, name: str) -> None:
+    def _add(self, kind: TurnEventKind, name: str, call_id: str = "") -> None:
         if len(self._events) < MAX_EVENTS:
             name = scrub(self._texts.redact(f"{name}"))[:MAX_NAME]
-            self._events.append(TurnEvent(kind, name, self._milliseconds(trio.current_time())))
+            known = call_id if 0 < len(call_id) <= MAX_NAME else None
+            started = self._milliseconds(trio.current_time())
+            self._events.append(TurnEvent(kind, name, started, call_id=known))
 
     def _finish(self, index: int, *, failed: bool) -> None:
         if index < len(self._events):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Sequence
 
 import trio
 
@@ -21,6 +22,7 @@ from hermes.messages import (
     RecordedCall,
     Repeats,
     Source,
+    TurnOfRows,
     file_id_of,
 )
 
@@ -45,6 +47,10 @@ class PastTurns:
         `before` is the id of the last one of the page before.
         """
         return await self._context.store.list_turns(session_key, before=before, limit=limit)
+
+    async def turns_of_rows(self, row_ids: Sequence[int]) -> list[TurnOfRows]:
+        """Return the recorded turns that have stored these rows."""
+        return await self._context.store.turns_of_rows(row_ids) if row_ids else []
 
     async def past_turn(self, session_key: str, turn_id: int) -> PastTurn:
         """Return a turn of a key, with its messages. Raises `UnknownTurn`."""

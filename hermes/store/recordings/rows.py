@@ -83,6 +83,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
     started: int
     duration: int | None = None
     failed: bool = False
+    call_id: str | None = None
 
 
 class Details(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -100,9 +101,21 @@ _decode = msgspec.json.Decoder(Details).decode
 _EMPTY = Details()
 
 
+class _Events(msgspec.Struct, frozen=True):
+    events: tuple[StoredEvent, ...] = ()
+
+
+_decode_events = msgspec.json.Decoder(_Events).decode
+
+
 def decode(details: str | None) -> Details:
     """Return what the row of a turn has as JSON."""
     return _EMPTY if details is None else _decode(details)
+
+
+def decode_events(details: str | None) -> tuple[StoredEvent, ...]:
+    """Return the events among what the row of a turn has as JSON."""
+    return () if details is None else _decode_events(details).events
 
 
 def add(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -13,16 +13,21 @@ from hermes.messages import (
     RecordedCall,
     StoredMessage,
     TurnEvent,
+    TurnOfRows,
     Usage,
 )
 from hermes.store.conversations import codec, lineage, routes
 from hermes.store.recordings import rows as recordings
-from hermes.store.recordings.rows import Details, StoredCall, StoredUsage
+from hermes.store.recordings.rows import Details, StoredCall, StoredEvent, StoredUsage
 from hermes.store.transaction import Row, Transaction
 
 _SELECT = (
     "SELECT t.id, t.session_no, s.id, t.first_id, t.row_count, t.started_at, t.ended_at, "
     "t.status, t.details FROM turns t JOIN sessions s ON s.no = t.session_no "
+)
+_OF_ROWS = (
+    "SELECT id, first_id, row_count, details FROM turns WHERE session_no IN "
+    "(SELECT value FROM json_each(?)) AND first_id <= ? AND first_id + row_count > ? ORDER BY id"
 )
 _GONE = Content("{}", "")
 _decode_ranges = msgspec.json.Decoder(tuple[int, ...]).decode
@@ -77,6 +82,32 @@ def get_call_rows(
     return call, CallRows(history=history, turn=own, missing=missing)
 
 
+def turns_of_rows(tx: Transaction, row_ids: Sequence[int]) -> list[TurnOfRows]:
+    """Return the recorded turns that have stored these rows, the oldest first.
+
+    Rows of turns that were not recorded, and copies of rows, have none.
+    """
+    if not row_ids:
+        return []
+    numbers = sorted({row_id // codec.SPAN for row_id in row_ids})
+    found = tx.all(_OF_ROWS, codec.encode_json(numbers), max(row_ids), min(row_ids))
+    return [
+        TurnOfRows(
+            turn_id=turn_id,
+            first_id=first_id,
+            row_count=row_count,
+            tools=[
+                _event(each) for each in recordings.decode_events(details) if each.kind == "tool"
+            ],
+        )
+        for turn_id, first_id, row_count, details in found
+    ]
+
+
+def _event(stored: StoredEvent) -> TurnEvent:
+    return TurnEvent(*msgspec.structs.astuple(stored))
+
+
 def _find(tx: Transaction, session_key: str, turn_id: int) -> Row | None:
     return tx.one(f"{_SELECT} WHERE t.id = ? AND {lineage.BELONGS}", turn_id, session_key)
 
@@ -117,7 +148,7 @@ def _past(tx: Transaction, row: Row, *, whole: bool) -> PastTurn:
         error=details.error,
         repeats=details.repeats,
         calls=[_call(tx, call, contents, no, session_id) for call in calls],
-        events=[TurnEvent(*msgspec.structs.astuple(each)) for each in details.events],
+        events=[_event(each) for each in details.events],
         row_count=row_count,
     )
 

@@ -105,7 +105,8 @@ class HistoryQuery(msgspec.Struct, kw_only=True):
     """The page to return: the latest messages, or those before or after one.
 
     `session_id` is another session of the conversation. With `lineage`, the sessions before
-    compressions come first. With `rendered`, messages have their text as nodes, too.
+    compressions come first. With `rendered`, messages have their text as nodes, and
+    the ids of their turns.
     """
 
     limit: Count = 100

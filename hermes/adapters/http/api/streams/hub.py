@@ -158,7 +158,7 @@ class Hub:
         self._numbers = Numbers(process)
         self._conversations: dict[str, Conversation] = {}
         self.list: ListFeed = ListFeed(runtime, nursery, self._numbers)
-        self.renderer: Renderer = renderer or Renderer()
+        self.renderer: Renderer = renderer or Renderer(turns=runtime.api.turns_of_rows)
         self._subscription: Subscription | None = None
         self.closed: bool = False
 

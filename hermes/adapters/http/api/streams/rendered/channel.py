@@ -13,13 +13,12 @@ from msgspec import UNSET
 
 from hermes.adapters.http.api.streams.channels import Channel, Numbers
 from hermes.adapters.http.api.streams.rendered.growing_turn import ENDS_TEXT, GrowingTurn
-from hermes.adapters.http.api.streams.rendered.renderer import Renderer, own_files, to_rendered
+from hermes.adapters.http.api.streams.rendered.renderer import Renderer, own_files
 from hermes.adapters.http.api.streams.rendered.types import (
     Progress,
     RenderedChanges,
     RenderedEvent,
     RenderedHistory,
-    RenderedRow,
     RenderedSnapshot,
     RenderedTurn,
 )
@@ -278,17 +277,11 @@ class RenderedChannel(Channel):
         for text, part in known.items():
             self._renderer.keep(self.session_key, text, part.finished)
         parts = {
-            row.id: known[row.text]
+            row.id: known[row.text].number
             for row in history.messages
             if row.role == "assistant" and row.text in known
         }
-        others = [row for row in history.messages if row.id not in parts]
-        rendered = {row.id: row for row in await self._renderer.rows(self.session_key, others)}
-        rows: list[RenderedRow] = []
-        for row in history.messages:
-            rows.append(rendered.get(row.id) or to_rendered(row))
-            if row.id in parts:
-                rows[-1].part = parts[row.id].number
+        rows = await self._renderer.rows(self.session_key, history.messages, parts)
         return RenderedHistory(rows, replace=history.replace, earlier=history.earlier)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar, TypeVarTuple, cast
+from bisect import bisect_right
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol, TypeAlias, TypeVar, TypeVarTuple, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -18,6 +20,7 @@ from hermes.adapters.http.markdown import addresses
 from hermes.adapters.http.markdown.nodes import Element, plain
 from hermes.adapters.http.markdown.parsing import parse
 from hermes.adapters.jsonrpc.types import Row
+from hermes.messages import TurnEvent, TurnOfRows
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -31,6 +34,8 @@ STREAM_THREADS = 2
 SHOWN_ROLES = ("user", "assistant")
 _CONVERSATION = re.compile("/api/conversations/([^/]*)/")
 _FILES = "/api/conversations/"
+NO_PARTS: Mapping[int, int] = MappingProxyType({})
+TurnsOfRows: TypeAlias = Callable[[Sequence[int]], Awaitable[Sequence[TurnOfRows]]]
 
 
 class RunInThread(Protocol):
@@ -53,11 +58,17 @@ class Renderer:
     """
 
     def __init__(
-        self, run: RunInThread = in_thread, *, pause: float = PAUSE, cache: int = MAX_CACHE
+        self,
+        run: RunInThread = in_thread,
+        *,
+        pause: float = PAUSE,
+        cache: int = MAX_CACHE,
+        turns: TurnsOfRows | None = None,
     ) -> None:
         self.pause: float = pause
         self._max_cache = cache
         self._run = run
+        self._turns = turns
         self._streams = trio.CapacityLimiter(STREAM_THREADS)
         self._stored = trio.CapacityLimiter(1)
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
@@ -74,18 +85,27 @@ class Renderer:
         rows = await self.rows(session_key, history.messages)
         return RenderedHistory(rows, replace=history.replace, earlier=history.earlier)
 
-    async def rows(self, session_key: str, rows: Sequence[Row]) -> list[RenderedRow]:
-        """Return messages with their nodes. The latest are parsed first."""
+    async def rows(
+        self, session_key: str, rows: Sequence[Row], parts: Mapping[int, int] = NO_PARTS
+    ) -> list[RenderedRow]:
+        """Return messages with their nodes and turns. The latest are parsed first.
+
+        `parts` has the numbers of the parts that clients know, by the ids of their messages.
+        """
         nodes: dict[int, bytes] = {}
         with trio.move_on_after(BUDGET):
             for index, row in reversed([*enumerate(rows)]):
-                if is_shown(row):
+                if is_shown(row) and row.id not in parts:
                     nodes[index] = await self._nodes(session_key, row.text or "")
-        rendered = [to_rendered(row) for row in rows]
+        rendered = [RenderedRow(**msgspec.structs.asdict(row)) for row in rows]
         for index, row in enumerate(rendered):
-            if is_shown(row):
+            if row.id in parts:
+                row.part = parts[row.id]
+            elif is_shown(row):
                 blocks = nodes.get(index) or msgspec.json.encode([plain(row.text or "")])
                 row.nodes = cast("list[Element]", msgspec.Raw(blocks))  # encoded already
+        if self._turns is not None:
+            add_turns(rendered, await self._turns([row.id for row in rows]))
         return rendered
 
     def keep(self, session_key: str, text: str, blocks: list[Element]) -> None:
@@ -121,9 +141,24 @@ def is_shown(row: Row) -> bool:
     return bool(row.text) and row.role in SHOWN_ROLES
 
 
-def to_rendered(row: Row) -> RenderedRow:
-    """Return a message that can have nodes."""
-    return RenderedRow(**msgspec.structs.asdict(row))
+def add_turns(rows: Sequence[RenderedRow], turns: Sequence[TurnOfRows]) -> None:
+    """Add what is recorded of the turns that have stored these messages."""
+    turns = sorted(turns, key=lambda turn: turn.first_id)
+    tools = [_tools_by_id(turn) for turn in turns]
+    for row in rows:
+        index = bisect_right(turns, row.id, key=lambda turn: turn.first_id) - 1
+        if index < 0 or row.id >= turns[index].first_id + turns[index].row_count:
+            continue
+        row.turn_id = turns[index].turn_id
+        tool = tools[index].get(row.tool_call_id)
+        if tool is not None and tool.duration is not None:
+            row.duration, row.failed = tool.duration, tool.failed
+
+
+def _tools_by_id(turn: TurnOfRows) -> dict[str | None, TurnEvent]:
+    """Return the tool calls of a turn by their ids; some models repeat ids."""
+    ids = Counter(tool.call_id for tool in turn.tools)
+    return {each.call_id: each for each in turn.tools if each.call_id and ids[each.call_id] == 1}
 
 
 def own_files(session_key: str) -> Callable[[str], bool]:

@@ -88,11 +88,15 @@ class RenderedRow(Row, omit_defaults=True):
     """A message with its text as blocks.
 
     Instead of `nodes`, it has the number of a `part` if its text is one of the turn that has just
-    ended, as clients know it.
+    ended, as clients know it. If its turn was recorded, it has the id of it, and the result of a
+    tool call says how long it took, in milliseconds, and whether it failed.
     """
 
     nodes: list[Element] | UnsetType = UNSET
     part: int | UnsetType = UNSET
+    turn_id: int | UnsetType = UNSET
+    duration: int | UnsetType = UNSET
+    failed: bool | UnsetType = UNSET
 
 
 class RenderedHistory(History, frozen=True):
