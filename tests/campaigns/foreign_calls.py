@@ -21,6 +21,7 @@ from hermes.messages import (
     InboxReply,
     Message,
     Outbound,
+    Person,
     RecordedCall,
     Reply,
     Rotation,
@@ -419,6 +420,24 @@ def add_token(world):
     world.store.add_token(token, name)
 
 
+def add_sign_in(world):
+    person = Person(namespace=world.dice.choice(USERS), name="somebody", role="user")
+    world.store.add_sign_in(world.new("sign-in"), person)
+
+
+def a_sign_in(world):
+    return world.pick("SELECT digest FROM sign_ins", "sign-in-none")
+
+
+def a_session(world):
+    """A new session of the web page, and the hash of its secret."""
+    name = world.new("web")
+    token = Token(
+        id=name, name=name, namespace=name, roles=("user",), created_at=0.0, platform="web"
+    )
+    return token, name
+
+
 def backup(world):
     target = world.path.with_name(world.new("copy"))
     world.store.backup(target)
@@ -594,6 +613,17 @@ CALLS = {
     "revoke_token": lambda w: w.store.revoke_token(
         w.pick("SELECT name FROM tokens WHERE revoked_at IS NULL", "token-none")
     ),
+    "add_sign_in": add_sign_in,
+    "find_sign_in": lambda w: w.store.find_sign_in(a_sign_in(w)),
+    "sign_in": lambda w: w.store.sign_in(a_sign_in(w), *a_session(w)),
+    "sign_in_paired": lambda w: w.store.sign_in_paired(w.dice.choice(USERS), *a_session(w)),
+    "clear_sign_ins": lambda w: w.store.clear_sign_ins() if w.dice.random() < 0.2 else None,
+    "costs_today": lambda w: w.store.costs_today(),
+    "lane_rows": lambda w: w.store.lane_rows(w.dice.choice([None, "wire:k4"])),
+    "session_family": lambda w: w.store.session_family(w.key),
+    "summary_rows": lambda w: w.store.summary_rows(w.session),
+    "model_calls": lambda w: w.store.model_calls(w.key),
+    "cached_conversations": lambda w: w.store.cached_conversations(),
     "read_file": read_file,
     "discard_file": discard_file,
     "sweep_files": lambda w: w.store.sweep_files(),

@@ -65,6 +65,7 @@ _CHILD = f"{_NEW}, parent_no) VALUES (2, 'b', 'x', 'compression', 1, 1, 1);"
 _SECOND = _CHILD.replace("(2, 'b'", "(3, 'c'")
 _LINE = f"{_ONE} UPDATE sessions SET ended_at = 1, end_reason = 'compression'; {_CHILD}"
 _ROW = "INSERT INTO messages (id, role, created_at) VALUES ((1 << 32) + 1, 'user', 1);"
+_TURN = "INSERT INTO turns VALUES"
 _INBOX = (
     "INSERT INTO inbox (platform, account, scope, session_key, session_id, epoch, accepted_at, "
     "event_id, state, body, closed_at) VALUES ('p', '', '', 'k', 's', 1, 1, "
@@ -125,6 +126,11 @@ CORRUPTIONS = {
     "a paired user with a wrong role": "INSERT INTO principals VALUES ('p', '', 'u', 'god', '', 1)",
     "a pairing that ends before it begins": "INSERT INTO pairings "
     "VALUES ('p', '', 'u', 'k', '{}', '', '', 2, 1)",
+    "a recorded turn without a session": f"{_TURN} (9, 7, 1, 0, 1, 1, 'complete', NULL)",
+    "a recorded turn of no message": f"{_ONE} {_TURN} (1, 7, 1, 0, 1, 1, 'complete', NULL)",
+    "a recorded text that no session uses": "INSERT INTO contents VALUES (1, 'd', 'text')",
+    "a recorded call without its text": f"{_ONE} {_INBOX} 'e', 'done', NULL, 1); {_TURN} "
+    """(1, 1, 1, 0, 1, 1, 'complete', '{"calls":[[5]]}')""",
     "a lease without a token": "INSERT INTO leases VALUES ('s', 'h', 0, 1, 1)",
     "not answered": f"{_INBOX} 'e', 'open', '', NULL)",
     "not sent": f"{_OUTBOX} '{{}}', 0, 'pending', NULL, NULL)",

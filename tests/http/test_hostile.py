@@ -117,7 +117,7 @@ async def hostile(path, **limits):
 
 
 async def test_slow_heads_and_bodies_hold_nobody_up(path):
-    async with hostile(path, header_timeout=0.2, body_timeout=0.2) as raw:
+    async with hostile(path, header_timeout=1.0, body_timeout=1.0) as raw:
         slow = [await raw.connect() for _ in range(30)]
         for number, stream in enumerate(slow):
             whole = raw.request()
