@@ -217,6 +217,22 @@ async def test_several_texts_of_a_turn_are_parts_of_their_own(feed, redact, auto
             assert client.model.comparable() == await rendered_state(here.runtime, KEY)
 
 
+async def test_listeners_get_the_state_again_after_events_were_lost(feed, autojump_clock):
+    async with feed() as here:
+        await here.begin()
+        client = await here.join()
+        here.say("# before\n\n")
+        await trio.sleep(1)
+        here.hub.conversation(KEY).restart()
+        here.say("*after*")
+        await trio.sleep(1)
+        assert client.resets == 2
+        assert client.model.comparable() == await rendered_state(here.runtime, KEY)
+        await here.end("# before\n\n*after*")
+        await trio.sleep(1)
+        assert client.model.comparable() == await rendered_state(here.runtime, KEY)
+
+
 async def test_channels_without_listeners_are_forgotten(feed, autojump_clock):
     async with feed() as here:
         await here.begin()
@@ -249,8 +265,9 @@ def test_the_work_for_an_answer_is_linear(unit, size, times):
     assert work(size) <= min(times, work(size // 2) * 1.2)
 
 
-def test_finished_blocks_are_sent_once():
-    turn, sent, text = GrowingTurn(1, lambda _: False), 0, "Some *words* here.\n\n" * 1000
+@pytest.mark.parametrize("unit", ["Some *words* here.\n\n", "words of one paragraph "])
+def test_what_is_known_is_not_sent_again(unit):
+    turn, sent, text = GrowingTurn(1, lambda _: False), 0, unit * 1000
     for at in range(0, len(text), 40):
         turn.receive(TextDelta(text[at : at + 50]))
         sent += len(msgspec.json.encode(turn.advance(False)))
