@@ -25,7 +25,7 @@ DROP = """(pane) => {
 def test_the_draft_of_each_conversation_survives_a_reload(page):
     say(page, "one")
     composer(page).fill("a draft of the first")
-    page.get_by_role("button", name="New conversation").click()
+    page.get_by_role("button", name="New conversation", exact=True).first.click()
     expect(composer(page)).to_have_value("")
     composer(page).fill("a draft of a new one")
     page.reload()

@@ -592,11 +592,14 @@ async function openView(onRoute) {
   }
   current?.close();
   current = null;
-  container.replaceChildren();
+  // A place of its own: a view that is still opening cannot replace the one that came after it.
+  const place = document.createElement("div");
+  place.className = "place";
+  container.replaceChildren(place);
   try {
     const view = await load();
     if (mine !== generation) return;
-    const opened = await view.open(container, params);
+    const opened = await view.open(place, params);
     const found = typeof opened === "function" ? { close: opened } : opened ?? {};
     const closing = { name, update: found.update, close: () => found.close?.() };
     if (mine === generation) current = closing;
