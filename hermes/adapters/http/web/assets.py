@@ -23,6 +23,8 @@ from hermes.adapters.http.errors import not_found
 
 FOLDER: Path = Path(__file__).parent / "page"
 INDEX = "index.html"
+_SPACES = re.compile(rb"(?<=[:;,{]) +| +(?=[{}])")
+"""Spaces that mean nothing in a style."""
 _NAMED = re.compile(rb'(?<=(?:href|.src)=")[^"#:]+(?=")')
 """The names of files in index.html."""
 TYPES: Mapping[str, str] = {
@@ -85,13 +87,15 @@ def load_assets() -> Assets:
 
 def _served(path: Path) -> bytes:
     content = path.read_bytes()
-    return without_comments(content) if path.suffix in {".css", ".js"} else content
+    if path.suffix in {".css", ".js"}:
+        content = without_comments(content)
+    return _SPACES.sub(b"", content) if path.suffix == ".css" else content
 
 
 def without_comments(source: bytes) -> bytes:
-    """Return a script or a style without indentation and comments.
+    """Return a script or a style without indentation, empty lines and comments.
 
-    Lines keep their numbers. No string of the page goes over several lines; a test sees to it.
+    No string of the page goes over several lines; a test sees to it.
     """
     lines, inside = list[bytes](), False
     for line in map(bytes.strip, source.split(b"\n")):
@@ -99,7 +103,7 @@ def without_comments(source: bytes) -> bytes:
         inside = inside or (line.startswith(b"/*") and whole)
         lines.append(b"" if inside or line.startswith(b"//") else _COMMENT.sub(b"", line))
         inside = inside and b"*/" not in line
-    return b"\n".join(lines)
+    return b"\n".join(filter(None, lines))
 
 
 def _asset(name: str, content: bytes) -> Asset:

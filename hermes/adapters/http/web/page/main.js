@@ -2,7 +2,7 @@
 
 import { del, get, onUnauthorized, post, serverNow, url } from "./lib/api.js";
 import {
-  announce, button, closeView, dateTime, fail, h, icon, keyed, plural, relative, reopenView,
+  announce, attempt, button, closeView, copyText, dateTime, fail, h, icon, keyed, plural, relative, reopenView,
   replace, set, shortDate, startRouter, statusRegions, text, toast,
 } from "./lib/dom.js";
 
@@ -10,7 +10,6 @@ import {
 
 const KEY = "hermes.theme";
 const root = document.documentElement;
-const listeners = new Set();
 
 const THEMES = { system: "System", light: "Light", dark: "Dark" };
 
@@ -24,19 +23,12 @@ function choose(name) {
   showTheme(name);
 }
 
-/** Call `listener` now, and when the theme changes; returns a function that ends this. */
-function onTheme(listener) {
-  listeners.add(listener);
-  listener(theme());
-  return () => listeners.delete(listener);
-}
-
 addEventListener("storage", (event) => event.key === KEY && showTheme(event.newValue ?? "system"));
 
 function showTheme(name) {
   if (name === "system") delete root.dataset.theme;
   else root.dataset.theme = name;
-  for (const listener of listeners) listener(name);
+  labelThemeSwitch();
 }
 
 // Each route: its pattern, its module, and its name in the navigation.
@@ -53,6 +45,7 @@ const NAVIGATION = [
 ];
 const SIGN_IN = /^#(?:token|code)=/;
 
+const themeSwitch = button("Colours", { class: "quiet theme", onclick: nextTheme }, "system");
 const regions = statusRegions();
 const view = h("main", { id: "view", class: "view" });
 const links = new Map(NAVIGATION.map(([name, label, sign, href]) => [name,
@@ -63,7 +56,7 @@ const header = h("header", { class: "top" },
     h("span", { class: "mark" }), h("span", { class: "name" }, "Hermes")),
   h("div", { id: "top-start", class: "top-slot" }),
   h("nav", { class: "navigation", "aria-label": "Main" }, ...links.values()),
-  regions.connection, themeSwitch());
+  regions.connection, themeSwitch);
 
 replace(document.body,
   h("a", { class: "skip", href: "#view", onclick: skip }, "Skip to the content"),
@@ -124,18 +117,15 @@ async function showSignIn() {
   close = openSignIn(view, { done });
 }
 
-function themeSwitch() {
+function nextTheme() {
   const names = Object.keys(THEMES);
-  const icons = { system: "system", light: "sun", dark: "moon" };
-  const turn = () => choose(names[(names.indexOf(theme()) + 1) % names.length]);
-  const element = button("Colours", { class: "quiet theme", onclick: turn }, "system");
-  onTheme((name) => {
-    const label = `Colours: ${THEMES[name].toLowerCase()}`;
-    replace(element, icon(icons[name]));
-    element.setAttribute("aria-label", label);
-    element.title = label;
-  });
-  return element;
+  choose(names[(names.indexOf(theme()) + 1) % names.length]);
+}
+
+function labelThemeSwitch() {
+  const label = `Colours: ${theme()}`;
+  replace(themeSwitch, icon({ system: "system", light: "sun", dark: "moon" }[theme()]));
+  set(themeSwitch, { "aria-label": label, title: label });
 }
 
 function skip(event) {
@@ -185,7 +175,7 @@ function openSignIn(container, { done }) {
       h("h2", null, "On the machine where Hermes runs"),
       h("p", { class: "muted" }, "Run this command. It opens a page that is signed in."),
       h("div", { class: "command" }, h("code", null, "hermes web"),
-        button("Copy the command", { class: "quiet small", onclick: copy }, "copy")),
+        button("Copy the command", { class: "quiet small", onclick: () => copyText("hermes web") }, "copy")),
       h("h2", null, "On another machine"),
       asked ? waiting(asked) : form());
     if (asked) timer = setTimeout(check, POLL_SECONDS * 1000, asked);
@@ -255,10 +245,6 @@ function openSignIn(container, { done }) {
   }
 }
 
-async function copy() {
-  await navigator.clipboard.writeText("hermes web").then(() => toast("Copied."), fail);
-}
-
 // The settings: who is signed in, the sessions, the colours, and for operators who may come in.
 
 const REFRESH_SECONDS = 5;
@@ -283,13 +269,11 @@ async function openSettings(container) {
   return () => clearInterval(timer);
 
   async function refresh() {
-    try {
+    await attempt(async () => {
       const { sessions } = await get(SESSIONS);
       keyed(lists.sessions, sessions, (each) => each.id, (each) => session(each, operator, refresh));
       if (operator) showPeople(await get("/api/pairings"));
-    } catch (error) {
-      fail(error);
-    }
+    });
   }
 
   function showPeople({ requests, users }) {
@@ -328,20 +312,17 @@ function account(me) {
 }
 
 async function signOut() {
-  try {
+  await attempt(async () => {
     await post("/api/sign-out");
     location.reload();
-  } catch (error) {
-    fail(error);
-  }
+  });
 }
 
 async function share(box) {
   try {
     const { token, expires_in: seconds } = await post("/api/sign-in-links");
     const address = `${url("/")}#token=${token}`;
-    const copy = button("Copy the link", { class: "small", onclick: () => navigator.clipboard
-      .writeText(address).then(() => toast("Copied."), fail) }, "copy");
+    const copy = button("Copy the link", { class: "small", onclick: () => copyText(address) }, "copy");
     replace(box, h("p", { class: "small-text" },
       `Open this link on the other device within ${seconds} seconds. It works once.`),
     h("div", { class: "command" }, h("code", null, address), copy));
@@ -409,14 +390,12 @@ function codeForm(refresh) {
 
   async function submit(event) {
     event.preventDefault();
-    try {
+    await attempt(async () => {
       const { source } = await post("/api/pairings", { code: code.value.trim(), role: role.value });
       toast(`${source.user_name ?? source.user_id} was let in.`);
       code.value = "";
       await refresh();
-    } catch (error) {
-      fail(error);
-    }
+    });
   }
 }
 
@@ -449,4 +428,5 @@ function person(each, me, refresh) {
     }));
 }
 
+labelThemeSwitch();
 start();

@@ -1,29 +1,17 @@
-// The messages of a conversation. Only a window of them is in the document, so that thousands scroll
-// as smoothly as ten.
+// The messages of a conversation and the running turn, with tool calls, files and usage. Only a window
+// of the messages is in the document, so that thousands scroll as smoothly as ten.
 
+import { ApiError, conversation, get, upload, url } from "../lib/api.js";
 import {
-  announce, button, dateTime, day, fail, h, icon, keyed, replace, text, time, toast,
+  announce, attempt, build, button, bytes, copyText, count, dateTime, day, duration, h, icon, keyed,
+  link, money, openDialog, openImage, replace, shortCount, text, time, when,
 } from "../lib/dom.js";
-import { files } from "./attachments.js";
-import { markdown } from "./texts.js";
-import { createTool, updateTool } from "./tools.js";
-import { summary } from "./usage.js";
 
 const WINDOW = 120;
 const STEP = 40;
 const NEAR = 700; // pixels from an edge at which more is loaded
 const DECISION = /^\[The user has (approved|refused) one call of (.*?), with exactly these arguments: /s;
 const END = 60; // pixels from the end within which the view follows
-
-/** Copy a text to the clipboard, and say so. */
-export async function copyText(value) {
-  try {
-    await navigator.clipboard.writeText(value);
-    toast("Copied.");
-  } catch {
-    fail(new Error("The browser does not allow copying here. Select the text instead."));
-  }
-}
 
 /** The scrolling list. `view` has `state`, `usage`, `name`, `actions` and `loadEarlier()`. */
 export class Messages {
@@ -106,14 +94,11 @@ export class Messages {
       });
     } else if (state.earlier && !this.loading) {
       this.loading = true;
-      try {
+      await attempt(async () => {
         await this.view.loadEarlier();
         this.anchored(() => this.update());
-      } catch (error) {
-        fail(error);
-      } finally {
-        this.loading = false;
-      }
+      });
+      this.loading = false;
       if (this.scroller.isConnected) requestAnimationFrame(() => this.scrolled());
     }
   }
@@ -232,7 +217,7 @@ export class Messages {
 }
 
 /** Return the reasoning, folded. */
-export function reasoning(value) {
+function reasoning(value) {
   return value ? h("details", { class: "reasoning" },
     h("summary", null, icon("spark"), "Reasoning", icon("chevron")),
     h("div", { class: "plain" }, value)) : null;
@@ -288,4 +273,396 @@ function toTool(call, row, finished) {
   const content = row?.text ?? "";
   return { call, finished: Boolean(row), content, parts: row?.parts ?? [], seconds: seen?.seconds,
     failed: seen ? seen.failed : /^(error|failed)\b/i.test(content) };
+}
+
+// Tool calls as cards that can be unfolded: name, arguments, result, duration, errors.
+
+const MAX_SHOWN = 4000;
+const INTERRUPTED = "[interrupted before it answered]";
+
+/** Create a card. `update` brings it up to date. */
+function createTool() {
+  const parts = {
+    name: h("code", { class: "tool-name" }),
+    brief: h("span", { class: "tool-brief" }),
+    time: h("span", { class: "tool-time numbers" }),
+    state: h("span", { class: "tool-state" }),
+    body: h("div", { class: "tool-body" }),
+  };
+  const card = h("details", { class: "tool", ontoggle: () => card.open && fill(card) },
+    h("summary", null, parts.state, parts.name, parts.brief, parts.time, icon("chevron")), parts.body);
+  card.parts = parts;
+  return card;
+}
+
+/** Show a call: `{call, finished, failed, content, parts, seconds}`. */
+function updateTool(card, tool, name) {
+  const { parts } = card;
+  const kind = !tool.finished ? "running" : tool.failed ? "failed"
+    : tool.content === INTERRUPTED ? "stopped" : "done";
+  if (card.dataset.state !== kind) {
+    card.dataset.state = kind;
+    replace(parts.state, icon({ running: "tool", failed: "warning", stopped: "stop", done: "check" }[kind]),
+      h("span", { class: "visually-hidden" }, LABELS[kind]));
+  }
+  text(parts.name, tool.call.name);
+  text(parts.brief, brief(tool.call.arguments));
+  text(parts.time, tool.seconds ? duration(tool.seconds) : kind === "failed" ? "failed" : "");
+  card.tool = tool;
+  card.conversation = name;
+  if (card.open) fill(card);
+}
+
+const LABELS = { running: "Running:", failed: "Failed:", stopped: "Stopped:", done: "Done:" };
+
+function fill(card) {
+  const { tool, parts } = card;
+  const signature = `${tool.call.arguments.length} ${tool.finished} ${tool.content?.length}`;
+  if (card.dataset.filled === signature) return;
+  card.dataset.filled = signature;
+  replace(parts.body,
+    section("Arguments", pretty(tool.call.arguments)),
+    !tool.finished ? h("p", { class: "muted" }, "It is still running.")
+      : section(tool.failed ? "Error" : "Result", pretty(tool.content ?? "")),
+    files(tool.parts ?? [], card.conversation));
+}
+
+function section(title, content) {
+  const shown = content.length > MAX_SHOWN ? content.slice(0, MAX_SHOWN) : content;
+  const code = h("pre", { tabIndex: 0, "aria-label": title }, shown || "(nothing)");
+  const more = shown !== content && button(`Show all ${content.length.toLocaleString()} characters`, {
+    class: "small",
+    onclick: (event) => { code.textContent = content; event.currentTarget.remove(); },
+  });
+  return h("section", null, h("header", null, h("h4", null, title),
+    button(`Copy ${title.toLowerCase()}`, { class: "quiet small", onclick: () => copyText(content) }, "copy")),
+  code, more);
+}
+
+/** Return JSON with line breaks, and other text as it is. */
+export function pretty(content) {
+  try {
+    const value = JSON.parse(content);
+    return typeof value === "object" ? JSON.stringify(value, null, 2) : content;
+  } catch {
+    return content;
+  }
+}
+
+/** Return the most telling argument in one line. */
+function brief(json) {
+  try {
+    const values = Object.values(JSON.parse(json));
+    const found = values.find((each) => typeof each === "string") ?? values[0];
+    return found === undefined ? "" : String(typeof found === "object" ? JSON.stringify(found) : found)
+      .slice(0, 160).replace(/\s+/g, " ");
+  } catch {
+    return json.slice(0, 160);
+  }
+}
+
+// The running turn: what it answers, its reasoning, its tools, and the answer while it grows.
+
+/** Shows the turn of `view.state` below the messages. */
+export class Running {
+  constructor(view, element) {
+    this.view = view;
+    this.inputs = h("div", { class: "inputs" });
+    this.answer = h("article", { class: "message assistant running", tabIndex: -1, hidden: true,
+      "aria-label": "Hermes is answering" });
+    this.turn = null;
+    element.append(this.inputs, this.answer);
+    this.clock = setInterval(() => this.tick(), 1000);
+  }
+
+  close() {
+    clearInterval(this.clock);
+  }
+
+  update() {
+    const { state, outbox, name } = this.view;
+    const sent = outbox.messages.filter((each) => each.verb === "messages" && (!state.turn || each.error)
+      && !state.waiting.has(each.id));
+    const shown = [...state.open().answering.filter((each) => each.text || each.parts?.length)
+      .map((each) => ({ ...each, key: each.event_id || `m${each.inbox_id}` })),
+    ...sent.map((each) => ({ ...each, key: `key:${each.key}` }))];
+    keyed(this.inputs, shown, (each) => each.key, (each) => input(each, name),
+      (node, each) => this.showInput(node, each));
+    this.showTurn(state.turn);
+  }
+
+  showInput(node, message) {
+    const pending = Boolean(message.late || message.error);
+    node.classList.toggle("pending", pending);
+    text(node.querySelector(".sending"), message.error ?? message.late ?? "");
+    const act = node.querySelector(".again");
+    act.hidden = !message.error;
+    act.onclick = () => this.view.giveBack(message.key);
+  }
+
+  showTurn(turn) {
+    this.answer.hidden = !turn;
+    if (!turn) {
+      if (this.turn) this.answer.replaceChildren();
+      this.turn = null;
+      return;
+    }
+    if (this.turn !== turn) this.begin(turn);
+    const tools = new Map(turn.tools.map((tool) => [tool.call.id, tool]));
+    keyed(this.parts.said, turn.parts, (part) => part.call_id ?? `${part.type}${part.number}`, create,
+      (node, part) => {
+        if (part.type === "reasoning") text(node.querySelector(".plain"), part.text);
+        else if (part.type === "tool") updateTool(node, tools.get(part.call_id), this.view.name);
+      });
+    this.tick();
+  }
+
+  begin(turn) {
+    this.turn = turn;
+    this.parts = {
+      said: h("div", { class: "said" }),
+      state: h("p", { class: "working" }, h("span", { class: "dots", "aria-hidden": "true" },
+        h("i"), h("i"), h("i")), h("span", { class: "label" })),
+    };
+    this.answer.replaceChildren(...Object.values(this.parts));
+  }
+
+  tick() {
+    const { turn } = this.view.state;
+    if (!turn || !this.parts) return;
+    const tool = turn.tools.find((each) => !each.finished);
+    const seconds = Math.max(0, Math.round(this.view.now() - turn.started_at));
+    const last = turn.parts.at(-1);
+    const what = turn.retrying ?? (tool ? `Running ${tool.call.name}`
+      : last?.type === "text" ? "Writing" : "Thinking");
+    text(this.parts.state.querySelector(".label"), `${what}${seconds > 2 ? ` · ${duration(seconds)}` : ""}`);
+  }
+}
+
+function create(part) {
+  if (part.type === "text") return part.view.element;
+  return part.type === "tool" ? createTool() : reasoning(" ");
+}
+
+function input(message, name) {
+  return h("article", { class: "message user", tabIndex: -1, "aria-label": "You, just now" },
+    files(message.parts ?? [], name),
+    message.text && h("div", { class: "bubble" }, markdown({ text: message.text })),
+    h("div", { class: "bar steady" }, h("span", { class: "sending", role: "status" }),
+      h("button", { type: "button", class: "button small again", hidden: true }, "Edit and send again")));
+}
+
+// Texts of messages as DOM. The server parses Markdown; without its nodes a text is shown as it is.
+
+/** Return the text of a row. */
+function markdown(row) {
+  const nodes = row.nodes ?? [["p", [row.text ?? ""], { class: "plain" }]];
+  return h("div", { class: "markdown" }, build(nodes));
+}
+
+// Files: those of messages, and those that are attached to the next one.
+
+const SHOWN = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
+
+/** Return the files of a message: images are shown, others are cards to download. */
+function files(parts, name) {
+  const found = parts.filter((part) => part.file);
+  if (!found.length) return null;
+  return h("div", { class: "files" }, found.map((part) => {
+    const href = url(conversation(name, `/files/${encodeURIComponent(part.file)}`));
+    return SHOWN.has(part.media_type) ? image(part, href) : fileCard(part, href);
+  }));
+}
+
+function image(part, src) {
+  const label = part.name ?? "Image";
+  const picture = h("img", { src, alt: label, loading: "lazy", width: part.width, height: part.height });
+  picture.addEventListener("error", () => picture.closest("button")?.replaceWith(fileCard(part, src)));
+  return h("button", { type: "button", class: "image", "aria-label": `Enlarge ${label}`,
+    onclick: () => openImage(src, label) }, picture);
+}
+
+function fileCard(part, href) {
+  return h("a", { class: "file", href, download: part.name ?? "file" }, icon("file"),
+    h("span", { class: "file-name" }, part.name ?? "File"),
+    h("span", { class: "muted numbers" }, [part.media_type, part.size && bytes(part.size)]
+      .filter(Boolean).join(" · ")), icon("download"));
+}
+
+/** The files that will be sent with the next message. They are uploaded at once. */
+export class Attachments {
+  constructor(name, onChange) {
+    this.name = name;
+    this.items = [];
+    this.onChange = onChange;
+    this.next = 0;
+    this.element = h("ul", { class: "attached", "aria-label": "Attached files", hidden: true });
+  }
+
+  get uploading() {
+    return this.items.some((each) => !each.part && !each.error);
+  }
+
+  /** The parts that name the files, for the message. */
+  get parts() {
+    return this.items.filter((each) => each.part).map((each) => each.part);
+  }
+
+  /** Upload files. */
+  add(list) {
+    for (const file of list) {
+      const item = { id: this.next++, file, share: 0, stop: new AbortController() };
+      if (SHOWN.has(file.type)) item.preview = URL.createObjectURL(file);
+      this.items.push(item);
+      this.send(item);
+    }
+    this.show();
+  }
+
+  /** Take over parts that are stored already, for example those of a message that is edited. */
+  restore(parts) {
+    for (const part of parts) {
+      this.items.push({ id: this.next++, file: { name: part.name ?? "File", size: part.size ?? 0 }, part });
+    }
+    this.show();
+  }
+
+  async send(item) {
+    try {
+      const found = await upload(conversation(this.name, "/files"), [item.file], {
+        signal: item.stop.signal,
+        onProgress: (share) => { item.share = share; this.show(); },
+      });
+      [item.part] = found.parts;
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      item.error = error instanceof ApiError ? error.message : "The file could not be sent.";
+    }
+    this.show();
+  }
+
+  remove(item) {
+    item.stop?.abort();
+    if (item.preview) URL.revokeObjectURL(item.preview);
+    this.items = this.items.filter((each) => each !== item);
+    this.show();
+    this.onChange("removed");
+  }
+
+  clear() {
+    for (const item of this.items) if (item.preview) URL.revokeObjectURL(item.preview);
+    this.items = [];
+    this.show();
+  }
+
+  show() {
+    this.element.hidden = !this.items.length;
+    keyed(this.element, this.items, (item) => item.id, (item) => this.create(item), update);
+    this.onChange("changed");
+  }
+
+  create(item) {
+    return h("li", { class: "attached-file" },
+      item.preview ? h("img", { src: item.preview, alt: "" }) : icon("file"),
+      h("span", { class: "file-name" }, item.file.name),
+      h("span", { class: "muted numbers state" }),
+      button(`Remove ${item.file.name}`, { class: "quiet small", onclick: () => this.remove(item) }, "close"),
+      h("progress", { max: 1, value: 0, "aria-label": `Upload of ${item.file.name}` }));
+  }
+}
+
+function update(node, item) {
+  const progress = node.querySelector("progress");
+  const done = item.part || item.error;
+  progress.hidden = Boolean(done);
+  progress.value = item.share;
+  node.classList.toggle("failed", Boolean(item.error));
+  text(node.querySelector(".state"), item.error ?? (done ? bytes(item.file.size)
+    : `${Math.round(item.share * 100)}%`));
+}
+
+// What the turns of a conversation have used, and what they cost.
+
+/** The usage of one conversation; `onChange` is called when it was read again. */
+export class UsageOf {
+  constructor(name, onChange) {
+    this.name = name;
+    this.onChange = onChange;
+    this.turns = new Map();
+    this.found = null;
+    this.timer = null;
+  }
+
+  /** Read it again, soon: several calls in a row are one. */
+  refresh() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.read(), 200);
+  }
+
+  async read() {
+    try {
+      this.found = await get(conversation(this.name, "/usage"), { limit: 500 });
+    } catch {
+      return; // what is shown stays
+    }
+    this.turns = new Map(this.found.turns.filter((turn) => turn.turn_id)
+      .map((turn) => [turn.last_at, turn]));
+    this.onChange();
+  }
+
+  close() {
+    clearTimeout(this.timer);
+  }
+
+  /** The usage of the turn that stored its messages at this time. */
+  at(timestamp) {
+    return this.turns.get(timestamp);
+  }
+
+  get cost() {
+    return this.found?.cost ?? 0;
+  }
+
+  /** Show all turns in a dialog. */
+  show(key) {
+    const turns = this.found?.turns ?? [];
+    const sum = (name) => turns.reduce((total, turn) => total + turn[name], 0);
+    openDialog("Usage of this conversation", turns.length ? [
+      h("dl", { class: "figures" }, figure("Cost", money(this.cost)),
+        figure("Model calls", count(sum("calls"))), figure("Input", shortCount(sum("input_tokens"))),
+        figure("Output", shortCount(sum("output_tokens"))), figure("From cache", share(turns))),
+      h("div", { class: "scroll-x", tabIndex: 0, role: "region", "aria-label": "Usage of each turn" },
+        h("table", { class: "table" },
+          h("thead", null, h("tr", null, ["When", "Model", "Input", "Cached", "Output", "Cost"]
+            .map((name, n) => h("th", { scope: "col", class: n > 1 ? "number" : "" }, name)))),
+          h("tbody", null, turns.map((turn) => row(turn, key))))),
+    ] : h("p", { class: "muted" }, "Nothing was used yet."), { wide: true });
+  }
+}
+
+const figure = (name, value) => h("div", null, h("dt", null, name), h("dd", { class: "numbers" }, value));
+
+const share = (turns) => {
+  const input = turns.reduce((total, turn) => total + turn.input_tokens, 0);
+  const cached = turns.reduce((total, turn) => total + turn.cache_read_tokens, 0);
+  return input ? `${Math.round((100 * cached) / input)}%` : "–";
+};
+
+function row(turn, key) {
+  const at = h("time", { title: dateTime(turn.last_at) }, when(turn.last_at));
+  const numbers = [shortCount(turn.input_tokens), shortCount(turn.cache_read_tokens),
+    shortCount(turn.output_tokens), cost(turn)];
+  return h("tr", null,
+    h("td", null, turn.turn_id ? h("a", { href: link("turns", key, turn.turn_id) }, at)
+      : [at, ` ${turn.purposes.join(", ")}`]),
+    h("td", null, turn.models.join(", ")),
+    numbers.map((value) => h("td", { class: "number" }, value)));
+}
+
+const cost = (turn) => (turn.unpriced && !turn.cost ? "unknown" : money(turn.cost));
+
+/** "4.2K in · 655 out · $0.012" */
+function summary(turn) {
+  return [`${shortCount(turn.input_tokens)} in`, `${shortCount(turn.output_tokens)} out`,
+    cost(turn)].join(" · ");
 }

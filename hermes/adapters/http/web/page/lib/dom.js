@@ -305,12 +305,12 @@ const ATTRIBUTES = {
 
 function codeBlock(pre, language) {
   pre.tabIndex = 0; // it scrolls
-  const copy = button("Copy", { class: "quiet small copy", onclick: () => copyText(copy, pre) }, "copy", true);
+  const copy = button("Copy", { class: "quiet small copy", onclick: () => copyCode(copy, pre) }, "copy", true);
   return h("figure", { class: "code" },
     h("figcaption", null, h("span", { class: "language" }, language), copy), pre);
 }
 
-async function copyText(element, pre) {
+async function copyCode(element, pre) {
   const label = element.querySelector(".label");
   try {
     await navigator.clipboard.writeText(pre.textContent);
@@ -406,6 +406,26 @@ export function fail(error) {
   toast(error?.message ?? String(error), { error: true });
 }
 
+/** Run an action, and say why if it fails. Returns its result. */
+export async function attempt(run) {
+  try {
+    return await run();
+  } catch (error) {
+    fail(error);
+    return null;
+  }
+}
+
+/** Copy a text to the clipboard, and say so. */
+export async function copyText(value) {
+  try {
+    await navigator.clipboard.writeText(value);
+    toast("Copied.");
+  } catch {
+    fail(new Error("The browser does not allow copying here. Select the text instead."));
+  }
+}
+
 /** Show the state of the connection: "live", "connecting", "offline" or "idle". */
 export function showConnection(state, message = "") {
   const { connection } = regions;
@@ -422,16 +442,22 @@ const LABELS = { live: "Connected", connecting: "Connecting …", offline: "Offl
 
 /** Show a dialog with these children; returns it. It is removed when it closes. */
 export function openDialog(title, children, { wide = false } = {}) {
-  const before = document.activeElement;
-  const heading = h("h2", { id: "dialog-title" }, title);
-  const dialog = h("dialog", {
+  const dialog = showDialog({
     class: wide ? "wide" : "", "aria-labelledby": "dialog-title",
     onclick: (event) => event.target === dialog && outside(event, dialog) && dialog.close(),
+  }, h("h2", { id: "dialog-title" }, title), children);
+  return dialog;
+}
+
+function showDialog(props, ...children) {
+  const before = document.activeElement;
+  const dialog = h("dialog", {
+    ...props,
     onclose: () => {
       dialog.remove();
       if (before?.isConnected) before.focus();
     },
-  }, heading, children);
+  }, children);
   document.body.append(dialog);
   dialog.showModal();
   return dialog;
@@ -444,11 +470,11 @@ function outside(event, dialog) {
 }
 
 /** Ask for a confirmation; resolves to whether it was given. */
-export function confirm(title, text, action, { danger = true } = {}) {
+export function confirm(title, text, action) {
   return new Promise((resolve) => {
     const cancel = button("Cancel", { onclick: () => dialog.close(), autofocus: true });
     const agree = button(action, {
-      class: danger ? "danger primary" : "primary",
+      class: "danger primary",
       onclick: () => { resolve(true); dialog.close(); },
     });
     const dialog = openDialog(title, [h("p", null, text),
@@ -525,15 +551,9 @@ function placeMenu(menu, box) {
 
 /** Show an image as large as the window allows. */
 export function openImage(src, name) {
-  const before = document.activeElement;
-  const dialog = h("dialog", {
-    class: "lightbox", "aria-label": name,
-    onclick: () => dialog.close(),
-    onclose: () => { dialog.remove(); before?.focus(); },
-  }, h("img", { src, alt: name }),
-  button("Close", { class: "quiet", autofocus: true }, "close"));
-  document.body.append(dialog);
-  dialog.showModal();
+  const dialog = showDialog({
+    class: "lightbox", "aria-label": name, onclick: () => dialog.close(),
+  }, h("img", { src, alt: name }), button("Close", { class: "quiet", autofocus: true }, "close"));
 }
 
 // Routes in the fragment of the address, such as `#/c/name:trip`. A view is a module with
@@ -566,9 +586,6 @@ export function go(path, { replace = false } = {}) {
 /** Return a route from its parts, percent-encoded. */
 export const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 
-/** Return the current path, without `#`. */
-const path = () => location.hash.slice(1) || "/";
-
 /** Close the view, for example because nobody is signed in any more. */
 export function closeView() {
   generation += 1;
@@ -600,20 +617,20 @@ async function openView(onRoute) {
     const view = await load();
     if (mine !== generation) return;
     const opened = await view.open(place, params);
-    const found = typeof opened === "function" ? { close: opened } : opened ?? {};
-    const closing = { name, update: found.update, close: () => found.close?.() };
+    const closing = typeof opened === "function" ? { name, close: opened } : { name, ...opened };
     if (mine === generation) current = closing;
     else closing.close();
   } catch (error) {
     if (mine !== generation) return;
     console.error(error);
-    container.replaceChildren(failure(error));
+    replace(container, h("div", { class: "empty", role: "alert" },
+      `This view could not be opened: ${error.message} Reload the page.`));
   }
 }
 
 function match() {
   for (const [pattern, load, name] of routes) {
-    const found = pattern.exec(path());
+    const found = pattern.exec(location.hash.slice(1) || "/");
     if (found) return [load, name, found.slice(1).map(decode)];
   }
   const [, load, name] = routes[0];
@@ -626,12 +643,4 @@ function decode(part) {
   } catch {
     return part;
   }
-}
-
-function failure(error) {
-  const box = document.createElement("div");
-  box.className = "empty";
-  box.setAttribute("role", "alert");
-  box.textContent = `This view could not be opened: ${error.message} Reload the page.`;
-  return box;
 }

@@ -2,7 +2,7 @@
 
 import { get, serverNow, subscribe } from "../lib/api.js";
 import {
-  announce, bytes, count, countdown, dateTime, duration, fail, h, icon, keyed, link, money,
+  announce, attempt, bytes, count, countdown, dateTime, duration, h, icon, keyed, link, money,
   percent, plural, relative, replace, set, shortCount, showConnection, text, when,
 } from "../lib/dom.js";
 
@@ -160,11 +160,7 @@ function fetching(get, show) {
   return async (now) => {
     if (seen === now || seen === fetching) return;
     seen = fetching;
-    try {
-      show(await get());
-    } catch (error) {
-      fail(error);
-    }
+    await attempt(async () => show(await get()));
     seen = now;
   };
 }
@@ -500,12 +496,10 @@ function lineage(root, state, key) {
     replace(detail, h("h2", null, each.title || id, " ", badge(each.kind)), h("dl", null, Object.entries(facts)
       .filter(([, value]) => value).map(([name, value]) => [h("dt", null, name), h("dd", null, value)])), summary);
     if (!each.summary) return;
-    try {
+    await attempt(async () => {
       replace(summary, replacement(await get(`/api/live/summaries/${encodeURIComponent(id)}`)));
       if (asked) announce(`The summary replaced ${plural(each.summary.count, "message")}.`);
-    } catch (error) {
-      fail(error);
-    }
+    });
   }
 }
 
