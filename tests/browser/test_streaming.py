@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 from playwright.sync_api import expect
 
@@ -64,6 +66,11 @@ def test_tools_are_cards_with_arguments_and_results(page, web):
     expect(running(page).locator('details.tool[data-state="failed"]')).to_have_count(1)
     turn.finish("It is sunny.")
     expect(answer(page, "It is sunny.")).to_be_visible()
+    page.reload()
+    expect(answer(page, "It is sunny.")).to_be_visible()
+    states = page.locator("details.tool").evaluate_all("all => all.map(each => each.dataset.state)")
+    assert states == ["done", "failed"]
+    expect(page.locator("details.tool .tool-time").first).to_have_text(re.compile(r"\d"))
 
 
 def test_stop(page, web):

@@ -184,7 +184,7 @@ export class Messages {
     node.classList.toggle("latest", item.latest);
     node.classList.toggle("continued", Boolean(item.continued));
     const meta = node.querySelector(".meta");
-    const turn = item.last && this.view.usage.at(item.row.timestamp);
+    const turn = item.last && this.view.usage.of(item.row);
     if (meta && turn) {
       text(meta, summary(turn));
       meta.dataset.turn = turn.turn_id;
@@ -271,8 +271,8 @@ function toItems(state) {
 function toTool(call, row, finished) {
   const seen = finished.get(call.id);
   const content = row?.text ?? "";
-  return { call, finished: Boolean(row), content, parts: row?.parts ?? [], seconds: seen?.seconds,
-    failed: seen ? seen.failed : /^(error|failed)\b/i.test(content) };
+  return { call, finished: Boolean(row), content, parts: row?.parts ?? [],
+    seconds: row?.duration / 1000 || seen?.seconds, failed: row?.failed ?? seen?.failed };
 }
 
 // Tool calls as cards that can be unfolded: name, arguments, result, duration, errors.
@@ -606,7 +606,7 @@ export class UsageOf {
       return; // what is shown stays
     }
     this.turns = new Map(this.found.turns.filter((turn) => turn.turn_id)
-      .map((turn) => [turn.last_at, turn]));
+      .flatMap((turn) => [[turn.turn_id, turn], [turn.last_at, turn]]));
     this.onChange();
   }
 
@@ -614,9 +614,9 @@ export class UsageOf {
     clearTimeout(this.timer);
   }
 
-  /** The usage of the turn that stored its messages at this time. */
-  at(timestamp) {
-    return this.turns.get(timestamp);
+  /** The usage of the turn of a message, found by its time if the turn was not recorded. */
+  of(row) {
+    return this.turns.get(row.turn_id ?? row.timestamp);
   }
 
   get cost() {
