@@ -600,6 +600,7 @@ CALLS = {
     "list_turns": lambda w: w.store.list_turns(w.key),
     "get_past_turn": lambda w: w.store.get_past_turn(w.key, a_turn(w)),
     "get_call_rows": lambda w: w.store.get_call_rows(w.key, a_turn(w), 0),
+    "turns_of_rows": lambda w: w.store.turns_of_rows([_live(w)[1]]),
     "outbox_lanes": lambda w: w.store.outbox_lanes(),
     "list_branches": lambda w: w.store.list_branches(w.key),
     "open_branch": lambda w: w.store.open_branch(
