@@ -49,7 +49,9 @@ def story(page, web):
     call = ToolCall("call_1", "get_weather", '{"city": "Tromsø", "days": 2}')
     turn.emit(ReasoningDelta("They want a short trip."), ToolStarted(call))
     turn.emit(ToolFinished("call_1", '{"temperature": -8, "wind": "strong"}'))
-    turn.finish(TurnResult(text=PLAN, usage=[Usage(input_tokens=4200, output_tokens=655)]))
+    turn.finish(
+        TurnResult(text=PLAN, usage=[Usage(input_tokens=4200, output_tokens=655, cost=0.012)])
+    )
     expect(messages(page)).to_have_count(2)
     page.get_by_role("button", name="Options of this conversation").click()
     page.get_by_role("menuitem", name="Rename").click()
@@ -68,7 +70,9 @@ def test_a_conversation(story, web):
     turn.emit("Two places are **open**:\n\n* Fiskekompaniet\n* Mathallen\n\nBoth are near the")
     expect(story.get_by_label("Hermes is answering")).to_contain_text("near the")
     say(story, "Near the harbour, please")
-    composer(story).fill("a draft that is longer than one line, so that the field has to grow")
+    composer(story).fill(
+        "And is there a sauna that is open late? We would like to walk there from the hotel."
+    )
     expect(story.get_by_role("region", name="Queue")).to_be_visible()
     assert look(story, "running") == []
     turn.finish("Done.")

@@ -659,7 +659,7 @@ function row(turn, key) {
     numbers.map((value) => h("td", { class: "number" }, value)));
 }
 
-const cost = (turn) => (turn.unpriced && !turn.cost ? "unknown" : money(turn.cost));
+const cost = (turn) => (turn.unpriced && !turn.cost ? "cost unknown" : money(turn.cost));
 
 /** "4.2K in · 655 out · $0.012" */
 function summary(turn) {

@@ -108,7 +108,7 @@ function stat(root, label, href, values) {
     const [value, note = "", warns = false, chart] = values();
     text(parts[1], String(value));
     text(parts[2], note);
-    set(parts[2], { "data-warns": warns });
+    set(parts[2], { "data-warns": warns > 0 });
     if (chart) parts[3].replaceChildren(chart);
   };
 }
