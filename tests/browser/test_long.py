@@ -10,7 +10,7 @@ import json
 from playwright.sync_api import expect
 
 from hermes.messages import Message, Source
-from tests.browser.conftest import FAILURES
+from tests.support.browser import FOLDER
 from tests.support.page import answer, ask, messages
 
 MESSAGES = 10_000
@@ -66,5 +66,5 @@ def test_ten_thousand_messages_can_be_scrolled(page, web):
     ask(page, "still quick?")
     expect(answer(page, "echo: still quick?")).to_be_visible()
     tasks = sorted(page.evaluate("longTasks"), reverse=True)
-    FAILURES.parent.mkdir(parents=True, exist_ok=True)
-    (FAILURES.parent / "long-tasks.json").write_text(json.dumps(tasks))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / "long-tasks.json").write_text(json.dumps(tasks))
