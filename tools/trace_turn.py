@@ -42,7 +42,7 @@ from hermes.testing import DeterministicCompressor, MemoryAdapter
 
 CORE_LINES = 600
 CORE_TYPES = 10
-PATH_LINES = 1200
+PATH_LINES = 1280
 
 CORE = ("session loop", "turn", "accept", "commit_turn")
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -64,6 +64,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "commit_turn": ("store/conversations/turns.py", "store/conversations/inbox.py"),
     "other SQL": ("store/conversations/", "store/records/"),
+    "recording": ("actors/recording/", "store/recordings/"),
     "group commit": (
         "actors/kernel/", "store/actor.py", "store/async_store.py", "store/connection.py",
         "store/files/", "store/group_commit.py", "store/transaction.py", "store/verbs.py",

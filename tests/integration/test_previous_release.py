@@ -97,7 +97,7 @@ def test_the_file_holds_open_work_of_every_kind():
 def test_every_open_message_is_read_and_would_be_written_as_it_is_stored(path):
     """This covers fields that do not affect a turn after a restart, such as `linger`.
 
-    A message has four new fields, whose defaults are what the previous release did.
+    A message has five new fields, whose defaults are what the previous release did.
     """
     shutil.copy(BEFORE, path)
     with SessionStore(path) as store:
@@ -105,9 +105,9 @@ def test_every_open_message_is_read_and_would_be_written_as_it_is_stored(path):
     written = [
         (inbox_id, msgspec.json.decode(msgspec.json.encode(inbound))) for inbox_id, inbound in read
     ]
-    names = ("per_conversation", "metadata", "edits", "request")
+    names = ("per_conversation", "metadata", "edits", "request", "repeats")
     new = [tuple(body.pop(name) for name in names) for _, body in written]
-    assert new == [(False, {}, None, None)] * len(OPEN)
+    assert new == [(False, {}, None, None, None)] * len(OPEN)
     assert written == [(inbox_id, msgspec.json.decode(body)) for inbox_id, _, _, body in OPEN]
 
 

@@ -138,6 +138,7 @@ def test_a_second_runtime_is_still_refused_and_its_owner_named(path):
 
 def test_a_bot_that_hangs_is_reported(bot, path):
     bot.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, bot.pid, os.WSTOPPED)  # none of its threads writes any more
     try:
         file = status.status_path(path)
         metrics = replace(status.read(file), written_at=time.time() - 100)

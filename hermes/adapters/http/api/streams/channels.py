@@ -83,6 +83,10 @@ class Channel:
         """Return the id of an event of this channel."""
         return f"{self.numbers.process}.{self.name}.{self.attempt}.{number}"
 
+    def begin_attempt(self, attempt: int) -> None:
+        """Name this attempt of the turn in the ids of the events that follow."""
+        self.attempt = attempt
+
     def position(self, event_id: str | None) -> int | None:
         """Return the number in an event id; None if the events after it cannot be replayed."""
         found = _EVENT_ID.fullmatch(event_id or "")

@@ -106,7 +106,7 @@ class Conversation(Channel):
         """Send an event to the listeners, with what has changed in the store."""
         event, changes = envelope.event, NOTHING
         if isinstance(event, TurnStarted):
-            self.attempt = event.attempt
+            self.begin_attempt(event.attempt)
         if self.known is not None:
             self.known.receive(event)
             changes = NOTHING if view is None else self.known.update(view)
@@ -131,7 +131,8 @@ class Conversation(Channel):
     ) -> None:
         """Tell the listeners what is different in the store."""
         self.stamp = view.stamp
-        self.attempt = self.attempt if turn is None else turn.attempt
+        if turn is not None:
+            self.begin_attempt(turn.attempt)
         if self.known is None:
             self.known = Known.of(view, turn)
             return
