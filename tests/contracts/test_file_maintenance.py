@@ -145,7 +145,7 @@ def test_no_deletion_scans_a_table_of_references(store):
         plan(sweep._BLOBS, ""),
     ]
     assert [step for steps in deletions for step in steps if not step.startswith("SEARCH")] == []
-    assert [len(steps) for steps in deletions] == [2, 2, 6, 4, 2, 4, 2]
+    assert [len(steps) for steps in deletions] == [2, 2, 8, 4, 2, 4, 2]
 
 
 # Clocks

@@ -267,14 +267,13 @@ class World:
         for client in self.clients:
             client.cut()
             self.connect(client)
-        before, expected = None, await stored_state(self.runtime, KEY)
-        while before != expected:  # a turn of an earlier process may be about to begin
-            for client in self.clients:
-                await client.catch_up(self.hub)
-            before, expected = expected, await stored_state(self.runtime, KEY)
         for client in self.clients:
             state = rendered_state if client.rendered else stored_state
-            assert client.model.comparable() == await state(self.runtime, KEY)
+            before, expected = None, await state(self.runtime, KEY)
+            while before != expected:  # a turn of an earlier process may be about to begin
+                await client.catch_up(self.hub)
+                before, expected = expected, await state(self.runtime, KEY)
+            assert client.model.comparable() == expected
 
 
 async def play(path, steps):

@@ -26,6 +26,7 @@ from hermes.messages import (
     Repeats,
     Reply,
     StoredMessage,
+    ToolCall,
     TurnEvent,
     TurnEventKind,
     TurnRecord,
@@ -82,7 +83,7 @@ class TurnRecorder:
     def note(self, event: AgentEvent | Steered) -> None:
         """Record an event of the turn."""
         match event:
-            case ToolStarted(call):
+            case ToolStarted(ToolCall() as call):  # an agent may emit anything
                 self._tools[call.id] = len(self._events)
                 self._add("tool", call.name, scrub(f"{call.id}"))
             case ToolFinished(call_id) if call_id in self._tools:

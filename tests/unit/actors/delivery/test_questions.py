@@ -99,10 +99,13 @@ async def test_events_and_replies_show_their_questions(questions, records):
 
 
 async def test_the_route_of_a_question_is_that_of_its_platform(questions):
-    routes = {name: questions.route(Source(name)) for name in ("chat", "console", "rpc", "web")}
+    routes = {
+        name: questions.route(Source(name)) for name in ("chat", "console", "host", "rpc", "web")
+    }
     assert routes == {
         "chat": QuestionRoute("outbox", 300),
         "console": QuestionRoute("outbox", None),
+        "host": QuestionRoute("host"),
         "rpc": QuestionRoute("client"),
-        "web": QuestionRoute("host"),
+        "web": QuestionRoute("client"),
     }
