@@ -13,6 +13,8 @@ from hermes.agents import asyncio_agent
 from hermes.testing import CountingBuilder, inline
 from tests.support.examples import FULL, SHORT
 from tests.support.folders import memory_folder
+from tests.support.postgres_databases import databases
+from tests.support.postgres_server import running_server
 from tests.support.processes import foreign
 from tests.support.stores import World
 
@@ -118,3 +120,29 @@ def bridge():
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """Databases on a PostgreSQL server that does not flush; see `tests/support`."""
+    with databases() as found:
+        yield found
+
+
+@pytest.fixture
+def postgres_url(postgres):
+    """The URL of a PostgreSQL database without rows; it may have the tables of a store."""
+    return postgres.shared()
+
+
+@pytest.fixture
+def empty_database(postgres):
+    """The URL of a new PostgreSQL database."""
+    return postgres.create()
+
+
+@pytest.fixture
+def postgres_server():
+    """A PostgreSQL server for one test, which may stop it; with TCP, and with flushes."""
+    with running_server(durable=True, tcp=True) as server:
+        yield server

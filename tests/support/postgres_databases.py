@@ -1,0 +1,90 @@
+"""Databases for tests, on a server of the tests or on the one that `HERMES_TEST_POSTGRES` names."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from tests.support.postgres_server import running_server
+
+VARIABLE = "HERMES_TEST_POSTGRES"
+RESET = """
+DO $$ DECLARE found text; BEGIN
+  SET LOCAL session_replication_role = replica;  -- no triggers, no foreign keys
+  FOR found IN SELECT format('%I.%I', schemaname, tablename) FROM pg_tables
+    WHERE schemaname = 'public' AND tablename <> 'hermes_schema'
+  LOOP EXECUTE 'DELETE FROM ' || found; END LOOP;
+  PERFORM setval(format('%I.%I', schemaname, sequencename), 1, false) FROM pg_sequences
+    WHERE schemaname = 'public' AND last_value IS NOT NULL;
+END $$
+"""
+OTHERS = """
+SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+class Databases:
+    """Creates databases on one server, and empties one between tests."""
+
+    def __init__(self, url: str) -> None:
+        """`url` is that of an existing database, as a superuser."""
+        self.url = url
+        self._numbers = itertools.count(1)
+        self._created: list[str] = []
+        self._shared: str | None = None
+        self._resetting: psycopg.Connection | None = None
+
+    def create(self) -> str:
+        """Create an empty database and return its URL; it is dropped by `close`."""
+        name = f"hermes_test_{os.getpid()}_{next(self._numbers)}"
+        with psycopg.connect(self.url, autocommit=True) as db:
+            db.execute(f'CREATE DATABASE "{name}"')
+        self._created.append(name)
+        return urlunsplit(urlsplit(self.url)._replace(path="/" + quote(name, safe="")))
+
+    def shared(self) -> str:
+        """Return the URL of a database that has no rows, and that the next test uses too.
+
+        It keeps the tables of the store once they are there. Connections that an earlier test left
+        are ended.
+        """
+        if self._shared is None or self._resetting is None:
+            self._shared = self.create()
+            self._resetting = psycopg.connect(self._shared, autocommit=True)
+        self._resetting.execute(OTHERS)
+        self._resetting.execute(RESET)
+        return self._shared
+
+    def close(self) -> None:
+        """Drop the databases that were created."""
+        if self._resetting is not None:
+            self._resetting.close()
+        with psycopg.connect(self.url, autocommit=True) as db:
+            for name in self._created:
+                db.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@contextlib.contextmanager
+def databases():
+    """The databases of a test session; the test is skipped if no server can be had.
+
+    On a machine for continuous integration it fails instead.
+    """
+    with contextlib.ExitStack() as stack:
+        url = os.environ.get(VARIABLE)
+        if url is None:
+            try:
+                url = stack.enter_context(running_server()).url
+            except (OSError, RuntimeError) as error:
+                if os.environ.get("CI") == "true":
+                    raise
+                pytest.skip(f"no PostgreSQL server can be started here: {error}")
+        found = Databases(url)
+        stack.callback(found.close)
+        yield found
