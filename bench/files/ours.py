@@ -22,7 +22,7 @@ from hermes.agents.providers.base import FileBody
 from hermes.agents.providers.file_body import CHUNK as SENT, open_body
 from hermes.messages import Attachment
 from hermes.store import SessionStore, open_store
-from hermes.store.files.blobs import CHUNK
+from hermes.store.files.contents import CHUNK
 
 KEY = "key"
 COMMIT = 4 * 4120

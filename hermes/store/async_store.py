@@ -22,7 +22,8 @@ from hermes.store import connection
 from hermes.store.actor import MAX_WAITING, SWEEP_INTERVAL, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.conversations.search import unindexed
-from hermes.store.files import blob_reading, blobs, file_lock
+from hermes.store.files import blob_reading, file_lock, staging
+from hermes.store.files.contents import SPARED
 from hermes.store.files.guard import FileGuard
 from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.group_commit import read
@@ -140,7 +141,7 @@ class Store(StoreActor, StoreVerbs):
         """Do what `StoreActor.sweep_once` does, and delete unused files once an hour."""
         expired = await super().sweep_once()
         if trio.current_time() >= self._next_file_sweep:
-            self._next_file_sweep = trio.current_time() + sweep.SPARED
+            self._next_file_sweep = trio.current_time() + SPARED
             await self.sweep_files()
         return expired
 
@@ -164,11 +165,11 @@ class Store(StoreActor, StoreVerbs):
         """
         self._requests.require_open()
         db = self._connections.writer.db
-        folder, limit = db.blobs, db.limits.message_bytes
+        contents, limit = db.blobs, db.limits.message_bytes
         if attachment.chunks is None and attachment.file is None:
-            staged = await self._in_thread(lambda: blobs.stage(folder, attachment, limit))
+            staged = await self._in_thread(lambda: staging.stage(contents, attachment, limit))
         else:
-            staged = await blobs.stage_chunks(folder, attachment, limit, self._in_thread)
+            staged = await staging.stage_chunks(contents, attachment, limit, self._in_thread)
         try:
             return await self.transact(
                 lambda tx: attachments.add_file(
@@ -224,7 +225,7 @@ class BlobReader:
     """Reads a stored file in pieces. It holds nothing open."""
 
     def __init__(
-        self, file: StoredFile, read: Callable[[int, int], bytes], run: blobs.RunInThread
+        self, file: StoredFile, read: Callable[[int, int], bytes], run: staging.RunInThread
     ) -> None:
         self.file: StoredFile = file
         self._read, self._run = read, run

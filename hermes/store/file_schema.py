@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The content of a blob lies next to the database, named by its hash (files/blobs.py). A file is a
+# The content of a blob is named by its hash (files/contents.py). A file is a
 # name for a blob, with a random id; it is kept while a session, an open message or a reply that is
 # not sent names it. A session names a file if any of its rows does, a hidden one included: rows are
 # deleted only with their session. A finished message is in the transcript, a sent reply too.

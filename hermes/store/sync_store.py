@@ -18,7 +18,7 @@ from hermes.messages import Attachment, Imported, StoredFile
 from hermes.store import connection, word_forms
 from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.conversations.search import unindexed
-from hermes.store.files import blob_reading, blobs, file_lock
+from hermes.store.files import blob_reading, file_lock, staging
 from hermes.store.group_commit import commit_one, read, run_outside
 from hermes.store.maintenance import backups, imports, transfer
 from hermes.store.transaction import Clock, Work
@@ -144,7 +144,7 @@ class SessionStore(StoreVerbs):
         `AttachmentRefused`.
         """
         self._require_open()
-        staged = blobs.stage(self._db.blobs, attachment, self._db.limits.message_bytes)
+        staged = staging.stage(self._db.blobs, attachment, self._db.limits.message_bytes)
         try:
             return self.transact(
                 lambda tx: attachments.add_file(

@@ -25,8 +25,8 @@ import trio
 from hermes.messages import Attachment, Inbound, Message, Outbound, TurnCommit
 from hermes.store import Clock, SessionStore
 from hermes.store.attachments import rows as attachments
-from hermes.store.attachments.sweep import SPARED
-from hermes.store.files import blobs
+from hermes.store.files.contents import CHUNK, SPARED
+from hermes.store.files.staging import stage
 from tests.support.attachments import (
     HOUR,
     blob_names,
@@ -39,7 +39,7 @@ from tests.support.folders import quick_folder
 from tests.support.stores import open_kind
 
 KEYS = ("a", "b", "c")
-SIZES = (1, 100, 5000, 70_000, blobs.CHUNK + 1)
+SIZES = (1, 100, 5000, 70_000, CHUNK + 1)
 CONTENTS = [f"{n} ".encode() * (size // 2 + 1) for n, size in enumerate(SIZES)]
 COUNTED = ("/hermes/store/", "/hermes/media.py", "/attachment_killing.py")
 MOST_CALLS = 6000
@@ -166,10 +166,16 @@ class PlacesLate(SessionStore):
     """Mutant: the content of a file is moved to its place after its row is committed."""
 
     def put_file(self, attachment, *, session_key, principal=None):
-        staged = blobs.stage(self._db.blobs, attachment, self._db.limits.message_bytes)
+        staged = stage(self._db.blobs, attachment, self._db.limits.message_bytes)
         file = attachments.StoredFile(id=staged.id, media_type="text/plain", size=staged.size)
-        self.transact(lambda tx: attachments.insert_file(tx, file, staged.hash, session_key))
-        self._db.blobs.place(staged, self._clock.wall())
+
+        def insert(tx):
+            blob = "INSERT INTO blobs VALUES (?, ?, ?) ON CONFLICT (hash) DO NOTHING"
+            tx.run(blob, staged.hash, staged.size, tx.now)
+            attachments.insert_file(tx, file, staged.hash, session_key)
+
+        self.transact(insert)
+        self.transact(lambda tx: tx.db.blobs.place(tx, staged))
         return file
 
 

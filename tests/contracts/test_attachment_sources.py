@@ -14,11 +14,12 @@ import trio
 from hermes.config import AttachmentLimits
 from hermes.errors import ActorStopped, AttachmentRefused, StoreError, StoreFull
 from hermes.messages import Attachment, Inbound
-from hermes.store.files import blobs
+from hermes.store.files.contents import CHUNK
+from hermes.store.files.problems import storing
 from tests.support.attachments import blob_names, content, digest, put, staged_names
 from tests.support.stores import KINDS, open_kind
 
-LIMIT = 3 * blobs.CHUNK
+LIMIT = 3 * CHUNK
 LIMITS = AttachmentLimits(message_bytes=LIMIT)
 ASYNC = ("threads", "inline")
 BIG = bytes(range(256)) * 4096 * 2  # two chunks
@@ -233,7 +234,7 @@ async def test_a_bad_stream_is_refused_in_one_sentence(opened, path, sql, case):
 
 
 @pytest.mark.parametrize("kind", ASYNC, indirect=True)
-@pytest.mark.parametrize("size", [1, 1000, 65536, blobs.CHUNK, len(BIG)])
+@pytest.mark.parametrize("size", [1, 1000, 65536, CHUNK, len(BIG)])
 async def test_chunks_of_any_size_are_stored_as_they_are(opened, path, size):
     data = BIG if size > 1 else BIG[:5000]
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
@@ -250,7 +251,7 @@ async def test_an_endless_file_object_is_read_up_to_the_limit_only(path, world):
     async with open_kind("threads", path, clock=world.clock, limits=LIMITS) as store:
         with pytest.raises(AttachmentRefused, match="larger than"):
             await store.put_file(Attachment(file=file), session_key="k")
-    assert file.given <= LIMIT + blobs.CHUNK
+    assert file.given <= LIMIT + CHUNK
 
 
 # Cancellation
@@ -284,7 +285,7 @@ async def cancelled_after(store, steps, attachment, **options):
 SOURCES = {
     "data": lambda: Attachment(data=BIG),
     "file": lambda: Attachment(file=io.BytesIO(BIG)),
-    "chunks": lambda: Attachment(chunks=chunks(BIG[: blobs.CHUNK], BIG[blobs.CHUNK :])),
+    "chunks": lambda: Attachment(chunks=chunks(BIG[:CHUNK], BIG[CHUNK:])),
 }
 
 
@@ -369,7 +370,7 @@ async def test_reads_that_block_take_no_threads_of_other_files(path, world):
 
 def test_a_full_disk_and_an_io_error_are_errors_of_the_store():
     for number, kind in ((28, StoreFull), (122, StoreFull), (5, StoreError)):
-        with pytest.raises(kind) as raised, blobs.storing():
+        with pytest.raises(kind) as raised, storing():
             raise OSError(number, os.strerror(number))
         assert type(raised.value) is kind
         assert "attachment" in str(raised.value)

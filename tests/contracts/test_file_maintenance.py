@@ -15,7 +15,8 @@ from hermes.errors import StoreError, UnknownFile
 from hermes.messages import Attachment, Inbound, Message, Outbound, Source, TurnCommit
 from hermes.store import SessionStore
 from hermes.store.attachments import sweep
-from hermes.store.files.blobs import BlobFolder, stage
+from hermes.store.files.blobs import INCOMING, BlobFolder
+from hermes.store.files.staging import stage
 from tests.support.stores import KINDS, AwaitedStore, open_kind
 
 KEY = "agent:main:telegram:dm:1"
@@ -223,7 +224,7 @@ def test_files_that_are_being_staged_are_not_swept(store, world, path, blobs):
     new.write_bytes(b"half")
     os.utime(new, (world.now, world.now))
     world.pass_time(2 * HOUR)
-    with folder.staging():
+    with folder.hold():
         assert store.sweep_files() == 1
         assert blobs() == [new.name]
     assert (store.sweep_files(), blobs()) == (1, [])
@@ -438,12 +439,13 @@ async def test_content_that_was_cut_is_not_read(kind, left, path, world):
 
 def test_a_file_is_not_swept_before_its_row_is_stored_whatever_the_date(store, path):
     staged = stage(BlobFolder(path), Attachment(data=TEXT), len(TEXT))
-    os.utime(staged.path, (0, 0))
+    file = BlobFolder(path).path / INCOMING / staged.upload.id
+    os.utime(file, (0, 0))
     assert store.sweep_files() == 0
-    assert staged.path.exists()
+    assert file.exists()
     staged.discard()
-    staged.path.write_bytes(TEXT)
-    os.utime(staged.path, (0, 0))
+    file.write_bytes(TEXT)
+    os.utime(file, (0, 0))
     assert store.sweep_files() == 1  # nobody is about to store it
 
 

@@ -7,7 +7,7 @@ import struct
 import zlib
 
 from hermes.messages import Attachment
-from hermes.store.attachments.sweep import SPARED
+from hermes.store.files.contents import SPARED
 
 HOUR = SPARED + 1
 """Seconds after which a sweep deletes what nothing names."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from hermes.errors import AttachmentRefused, AttachmentTooLarge, UnknownFile
 from hermes.messages import Inbound, JsonObject, Message, StoredFile, file_id_of, file_ids
 from hermes.sanitize import one_line, scrub
-from hermes.store.files.blobs import StagedFile, new_file_id
+from hermes.store.files.contents import StagedFile, new_file_id
 from hermes.store.transaction import Transaction
 from hermes.transcript.attachments import check_part
 from hermes.transcript.validate import check_depth
@@ -86,7 +86,7 @@ def add_file(
         width=media.width,
         height=media.height,
     )
-    tx.db.blobs.place(staged, tx.now)
+    tx.db.blobs.place(tx, staged)
     insert_file(tx, file, staged.hash, session_key, principal)
     if turn_id is not None:
         tx.run(
@@ -119,13 +119,7 @@ def insert_file(
     session_key: str | None,
     principal: str | None = None,
 ) -> None:
-    """Store the row of a file, and that of its blob, whose content is in its place."""
-    tx.run(
-        "INSERT INTO blobs (hash, size, created_at) VALUES (?, ?, ?) ON CONFLICT (hash) DO NOTHING",
-        digest,
-        file.size,
-        tx.now,
-    )
+    """Store the row of a file, whose content was placed."""
     tx.run(
         "INSERT INTO files (id, hash, size, media_type, name, width, height, session_key, "
         "principal, created_at, steady_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -13,6 +13,7 @@ from hermes.store.attachments import sweep
 from hermes.store.cli.opening import existing_path, in_use, open_current
 from hermes.store.cli.output import Printer, format_count, format_size, print_json, progress_bar
 from hermes.store.cli.read_only import is_read_only
+from hermes.store.files.contents import Swept
 from hermes.store.maintenance import cleanup, file_checks
 from hermes.store.sync_store import SessionStore
 
@@ -28,7 +29,7 @@ def check(options: Namespace) -> int:
         if obstacle is None and in_use(path):
             obstacle = "a runtime is using the file"
         problems = _find_problems(store, with_index=obstacle is None, full=options.full)
-        unused = sweep.Swept() if problems else store.snapshot(sweep.unused)
+        unused = Swept() if problems else store.snapshot(sweep.unused)
     if options.json:
         found = {"ok": not problems, "problems": problems, "index_checked": obstacle is None}
         print_json({**found, "unused_files": unused.blobs, "unused_bytes": unused.size})

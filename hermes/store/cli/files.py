@@ -14,7 +14,7 @@ from hermes.store.attachments import rows as attachments
 from hermes.store.cli.opening import existing_path, open_current
 from hermes.store.cli.output import Printer, format_size, new_file, print_json
 from hermes.store.files.blob_reading import reading
-from hermes.store.files.blobs import CHUNK, BlobFolder
+from hermes.store.files.contents import CHUNK, FileContents
 from hermes.store.transaction import Transaction
 
 
@@ -25,11 +25,11 @@ def file(options: Namespace) -> int:
         if found is None:
             sys.stderr.write(f"There is no file {sanitize(options.file)}.\n")
             return 1
-        folder, stored, digest = found
+        contents, stored, digest = found
         target: Path = options.to.expanduser()
         if target.is_dir():
             target /= stored.name or stored.id
-        _save(folder, stored, digest, target)
+        _save(contents, stored, digest, target)
     if options.json:
         saved = {"id": stored.id, "media_type": stored.media_type, "file": str(target)}
         print_json({**saved, "bytes": stored.size})
@@ -39,17 +39,17 @@ def file(options: Namespace) -> int:
     return 0
 
 
-def _find(tx: Transaction, file_id: str) -> tuple[BlobFolder, StoredFile, str] | None:
+def _find(tx: Transaction, file_id: str) -> tuple[FileContents, StoredFile, str] | None:
     row = tx.one(f"SELECT {attachments.COLUMNS}, f.hash FROM files f WHERE f.id = ?", file_id)
     return None if row is None else (tx.db.blobs, attachments.stored(row[:-1]), row[-1])
 
 
-def _save(folder: BlobFolder, stored: StoredFile, digest: str, target: Path) -> None:
+def _save(contents: FileContents, stored: StoredFile, digest: str, target: Path) -> None:
     hashed = hashlib.sha256()
     with new_file(target) as opened:
         for offset in range(0, stored.size, CHUNK):
             with reading(stored.id):
-                data = folder.read(digest, offset, CHUNK)
+                data = contents.read(digest, offset, CHUNK)
             hashed.update(data)
             opened.write(data)
         if hashed.hexdigest() != digest:

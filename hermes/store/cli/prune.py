@@ -12,7 +12,7 @@ from argparse import Namespace
 from msgspec.structs import asdict
 
 from hermes.messages import Pruned
-from hermes.store.attachments.sweep import Swept, sweep_files
+from hermes.store.attachments.sweep import sweep_files
 from hermes.store.cli.ages import DAY
 from hermes.store.cli.opening import existing_path, open_current, run_chunked
 from hermes.store.cli.output import (
@@ -24,6 +24,7 @@ from hermes.store.cli.output import (
     progress_bar,
 )
 from hermes.store.cli.show import platform
+from hermes.store.files.contents import Swept
 from hermes.store.maintenance import cleanup
 from hermes.store.sync_store import SessionStore
 
@@ -93,9 +94,9 @@ def _delete(store: SessionStore, options: Namespace, older_than: float) -> Prune
 
 def _sweep(store: SessionStore) -> Swept:
     """Delete attached files that nothing names any more."""
-    folder = store.snapshot(lambda tx: tx.db.blobs)
+    contents = store.snapshot(lambda tx: tx.db.blobs)
     with progress_bar("deleting files") as update:
-        return run_chunked(store, sweep_files(folder), lambda number: update(number, None))
+        return run_chunked(store, sweep_files(contents), lambda number: update(number, None))
 
 
 def _report(pruned: Pruned, swept: Swept | None, *, json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The content of attached files: one file for each distinct content, next to the database.
+"""Contents of attached files in a folder: one file for each distinct content, next to the database.
 
 `state.db.blobs/ab/ab12…` is named by the SHA-256 hash of its bytes. A new file is written to
 `state.db.blobs/incoming` and flushed; the transaction that stores its row moves it to its name.
@@ -8,76 +8,66 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import io
+import logging
 import os
+import re
 import secrets
-import stat
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterator,
-)
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, Final
 
-import attrs
-import trio
-
-from hermes.errors import AttachmentRefused, AttachmentTooLarge, HermesError
-from hermes.media import Media, recognize
-from hermes.messages import Attachment
-from hermes.store.files.hashing import Hashing
+from hermes.store.files.contents import (
+    SPARED,
+    Queries,
+    StagedFile,
+    SweepStep,
+    Swept,
+    has_row,
+    require_range,
+)
 from hermes.store.files.problems import storing
 
-CHUNK = 1 << 20
+log: Final = logging.getLogger(__name__)
+
 INCOMING = "incoming"
-T = TypeVar("T")
+_BLOB_NAME = re.compile("[0-9a-f]{64}")
+_ADD_ROW = (
+    "INSERT INTO blobs (hash, size, created_at) VALUES (?, ?, ?) ON CONFLICT (hash) DO NOTHING"
+)
 
 
-class RunInThread(Protocol):
-    """Runs a function in a thread, or at once in tests.
+class FolderUpload:
+    """A file in the folder `incoming`; see `Upload`."""
 
-    Its caller cannot be cancelled before the function has returned, unless it may be abandoned.
-    With a `limiter`, its thread does not count for the limit of all others.
-    """
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._file: BinaryIO = os.fdopen(descriptor, "w+b", buffering=0)
+        os.fchmod(descriptor, 0o600)  # whatever the umask is
 
-    def __call__(
-        self,
-        function: Callable[[], T],
-        /,
-        *,
-        may_abandon: bool = False,
-        limiter: trio.CapacityLimiter | None = None,
-    ) -> Awaitable[T]: ...
+    @property
+    def id(self) -> str:
+        """The name of the file."""
+        return self._path.name
 
+    def write(self, data: bytes | bytearray) -> None:
+        """Append bytes."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) :]
 
-def new_file_id() -> str:
-    """Return the id of a new file, which nobody can guess."""
-    return f"file_{secrets.token_hex(16)}"
-
-
-@attrs.frozen
-class StagedFile:
-    """A file that is complete and flushed, but has no row yet."""
-
-    path: Path
-    hash: str
-    size: int
-    media: Media
-    id: str = attrs.Factory(new_file_id)
-    """The id of its row."""
-    staging: ExitStack = attrs.field(factory=ExitStack, repr=False)
-    """What keeps the file from being swept until it is discarded or in its place."""
+    def finish(self) -> BinaryIO:
+        """Flush the file, and return it."""
+        os.fsync(self._file.fileno())
+        return self._file
 
     def discard(self) -> None:
         """Remove the file, unless it was moved to its place."""
         with suppress(OSError):
-            self.path.unlink()
-        self.staging.close()
+            self._file.close()
+        with suppress(OSError):
+            self._path.unlink()
 
 
 class BlobFolder:
@@ -92,32 +82,36 @@ class BlobFolder:
         """Return the path of a blob."""
         return self.path / digest[:2] / digest
 
-    def place(self, staged: StagedFile, now: float) -> None:
-        """Move a staged file to its place, and flush the folders.
+    def begin(self) -> FolderUpload:
+        """Create a file to be staged."""
+        return FolderUpload(self.new_file())
+
+    def place(self, tx: Queries, staged: StagedFile) -> None:
+        """Move a staged file to its place, and flush the folders; store the row of its content.
 
         Called in the transaction that stores its row, so that no sweep runs at the same time. A
-        sweep compares the time of the file with `now`. A blob that is there already is replaced: it
-        may be damaged. A transaction that is tried again has moved the file before.
+        sweep compares the time of the file with `tx.now`. A blob that is there already is replaced:
+        it may be damaged. A transaction that is tried again has moved the file before.
         """
         with storing():
-            target = self.path_of(staged.hash)
+            source, target = self.path / INCOMING / staged.upload.id, self.path_of(staged.hash)
             self._create(target.parent)
             try:
-                os.utime(staged.path, (now, now))
-                os.rename(staged.path, target)
+                os.utime(source, (tx.now, tx.now))
+                os.rename(source, target)
             except FileNotFoundError:
                 if not target.exists():
                     raise
             flush_folder(target.parent)
             self._flush_names(target.parent, self.path)
+        tx.run(_ADD_ROW, staged.hash, staged.size, tx.now)
 
     def read(self, digest: str, offset: int, size: int) -> bytes:
         """Return bytes of a blob, as far as it has them.
 
         Raises `FileNotFoundError` if it is gone, and `ValueError` for a negative offset or size.
         """
-        if offset < 0 or size < 0:
-            raise ValueError(f"a file cannot be read from {offset:,} on, {size:,} bytes")
+        require_range(offset, size)
         with open(self.path_of(digest), "rb") as file:  # buffered: it reads more than 2 GB, too
             rest = os.fstat(file.fileno()).st_size - offset
             file.seek(offset)
@@ -148,7 +142,7 @@ class BlobFolder:
         return folder / secrets.token_hex(16)
 
     @contextmanager
-    def staging(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Keep staged files from being swept during the block, however old they are."""
         self._create(self.path / INCOMING)
         descriptor = os.open(self.path / INCOMING, os.O_RDONLY | os.O_DIRECTORY)
@@ -174,214 +168,84 @@ class BlobFolder:
             with suppress(FileNotFoundError):
                 yield from sorted(folder.iterdir())
 
+    def absence(self) -> str | None:
+        """Return why no blob can be there, or None."""
+        return None if self.path.is_dir() else f"{self.path} does not exist"
 
-class BlobWriter:
-    """Writes one file: `write` its chunks, then `finish`, or `discard` it.
+    def size(self, tx: Queries, digest: str) -> int:
+        """Return the size of a blob. Raises `OSError` if it is gone or cannot be read."""
+        return self.path_of(digest).stat().st_size
 
-    `limit` is the largest size that is accepted, and `expected` the only one, unless it is None.
-    """
+    def where(self, digest: str) -> str:
+        """Return the path of a blob as a text."""
+        return str(self.path_of(digest))
 
-    def __init__(self, folder: BlobFolder, limit: int, expected: int | None = None) -> None:
-        if expected is not None and expected > limit:
-            raise _too_large(limit)
-        self._limit = limit
-        self._expected = expected
-        self._size = 0
-        self._hashing = Hashing()
-        self._staging = ExitStack()
-        with storing():
-            self._staging.enter_context(folder.staging())
-            self._path = folder.new_file()
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            self._file = os.fdopen(descriptor, "w+b", buffering=0)
-            os.fchmod(descriptor, 0o600)  # whatever the umask is
+    # Sweeps
 
-    def write(self, chunk: bytes | bytearray) -> None:
-        """Append bytes. Raises `AttachmentRefused` if the file becomes too large."""
-        self._size += len(chunk)
-        if self._size > self._limit:
-            raise _too_large(self._limit)
-        if self._expected is not None and self._size > self._expected:
-            raise AttachmentRefused(f"the file has more than the expected {self._expected:,} bytes")
-        with storing():
-            rest = memoryview(chunk)
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        self._hashing.add(chunk)
+    def remove(self, tx: Queries, digest: str) -> None:
+        """Remove a blob whose row an earlier transaction has deleted."""
+        path = self.path_of(digest)
+        with _reported(path):
+            path.unlink()
 
-    def finish(self) -> StagedFile:
-        """Flush the file and return it. Raises `AttachmentRefused` if its size is wrong."""
-        if not self._size:
-            raise AttachmentRefused("the file is empty")
-        if self._expected is not None and self._expected != self._size:
-            text = f"the file has {self._size:,} bytes instead of {self._expected:,}; send it again"
-            raise AttachmentRefused(text)
-        with storing():
-            os.fsync(self._file.fileno())
-            media = recognize(self._file)
-            self._file.close()
-        digest = self._hashing.finish()
-        staging = self._staging.pop_all()
-        return StagedFile(self._path, digest, self._size, media, staging=staging)
+    def sweep(self) -> Iterator[SweepStep]:
+        """Yield a step for each subfolder, which removes files that are old and have no row."""
+        for folder in self.folders():
+            yield functools.partial(_remove_old, folder=folder)
 
-    def discard(self) -> None:
-        """Remove the file."""
-        with suppress(OSError):
-            self._file.close()
-        with suppress(OSError):
-            self._path.unlink()
-        self._hashing.close()
-        self._staging.close()
+    def old(self, tx: Queries) -> Iterator[tuple[str, int]]:
+        """Yield the names and sizes of blobs and staged files that are old."""
+        for folder in self.folders():
+            with _reported(folder):
+                for path, size in _old_files(tx, folder):
+                    yield path.name, size
 
 
-async def stage_chunks(
-    folder: BlobFolder, attachment: Attachment, limit: int, run: RunInThread
-) -> StagedFile:
-    """Write an attachment that arrives in chunks, or from an open file; each chunk in a thread.
-
-    Reading a pipe may block for any time: that is abandoned if the caller is cancelled. Any other
-    file is not touched after that. Raises `AttachmentRefused` if it cannot be read, is empty, or is
-    too large.
-    """
-    writer = await run(lambda: BlobWriter(folder, limit, attachment.size))
-    try:
-        if attachment.file is not None:
-            read, leave = (
-                functools.partial(_read, attachment.file.read),
-                _may_block(attachment.file),
-            )
-            own = trio.CapacityLimiter(1)  # slow sources must not take the threads of other files
-            while chunk := await run(read, may_abandon=leave, limiter=own):
-                await run(functools.partial(writer.write, chunk))
-        elif attachment.chunks is not None:
-            await _write_chunks(writer, attachment.chunks, run)
-        return await run(writer.finish)
-    except BaseException:
-        writer.discard()
-        raise
+def _remove_old(tx: Queries, folder: Path) -> Swept:
+    """Remove the files of one folder that are old and have no row."""
+    blobs = size = 0
+    with _reported(folder), _locked(folder) as is_ours:
+        for path, bytes_ in _old_files(tx, folder) if is_ours else ():
+            if not has_row(tx, path.name):
+                with _reported(path):
+                    path.unlink()
+                    blobs, size = blobs + 1, size + bytes_
+    return Swept("", blobs, size)
 
 
-async def _write_chunks(writer: BlobWriter, chunks: AsyncIterable[bytes], run: RunInThread) -> None:
-    """Write the chunks, small ones together."""
-    block, source = bytearray(), aiter(chunks)
-    try:
-        while (chunk := await _next(source)) is not None:
-            block += chunk
-            if len(block) >= CHUNK:
-                await run(functools.partial(writer.write, block))
-                block = bytearray()
-        await run(functools.partial(writer.write, block))
-    finally:
-        if isinstance(source, AsyncGenerator):
-            with trio.CancelScope(shield=True):
-                await source.aclose()
-
-
-async def _next(source: AsyncIterator[bytes]) -> bytes | None:
-    """Return the next chunk, or None at the end."""
-    await trio.lowlevel.checkpoint()  # the source may never wait
-    with _reading():
-        try:
-            chunk = await anext(source)
-        except StopAsyncIteration:
-            return None
-    return _checked(chunk)
-
-
-def stage(folder: BlobFolder, attachment: Attachment, limit: int) -> StagedFile:
-    """Copy an attachment into the folder. Blocks, so call it in a thread.
-
-    Raises `AttachmentRefused` if it cannot be read, is empty, or is too large.
-    """
-    with _opened(attachment) as read:
-        writer = BlobWriter(folder, limit, attachment.size)
-        try:
-            while chunk := _read(read):
-                writer.write(chunk)
-            return writer.finish()
-        except BaseException:
-            writer.discard()
-            raise
-
-
-def _may_block(file: BinaryIO) -> bool:
-    """Return whether reading may take any time: a pipe, a socket or a terminal."""
-    try:
-        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-    except (AttributeError, OSError, ValueError):  # it is foreign code, and may have no descriptor
-        return False
-
-
-def _read(read: Callable[[int], bytes]) -> bytes:
-    """Return the next bytes of an open file."""
-    with _reading():
-        chunk = read(CHUNK)
-    return _checked(chunk)
-
-
-def _checked(chunk: object) -> bytes:
-    """Return a chunk of an attachment, which comes from foreign code, as bytes."""
-    if isinstance(chunk, bytes):
-        return chunk
-    if isinstance(chunk, bytearray | memoryview):
-        return bytes(chunk)
-    if chunk is None:
-        raise AttachmentRefused("the file cannot be read: it has no data yet and does not wait")
-    raise AttachmentRefused("the file cannot be read: it must be opened in binary mode")
+def _old_files(tx: Queries, folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the blobs or staged files of a folder that are old, with their sizes."""
+    for path in folder.iterdir():
+        if folder.name == INCOMING or _BLOB_NAME.fullmatch(path.name):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                if status.st_mtime < tx.now - SPARED:
+                    yield path, status.st_size
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
-    """Refuse the attachment if reading it fails; foreign code can raise anything."""
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder for the block; yields False if others keep staged files in it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        locked = False
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = True
+        yield locked
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Log an error of the file system in the block, unless the file does not exist."""
     try:
         yield
-    except HermesError:
-        raise
-    except Exception as error:
-        raise AttachmentRefused(f"the file cannot be read: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text or type(error).__name__
-
-
-@contextmanager
-def _opened(attachment: Attachment) -> Iterator[Callable[[int], bytes]]:
-    """Open an attachment for the block; yields a function that reads its next bytes."""
-    if attachment.file is not None:
-        yield attachment.file.read
-    elif attachment.data is not None:
-        with _reading():
-            file = io.BytesIO(attachment.data)
-        yield file.read
-    elif attachment.path is not None:
-        with _open(attachment.path) as opened:
-            yield opened.read
-    elif attachment.chunks is not None:
-        raise AttachmentRefused("chunks can only be stored by an asynchronous store")
-    else:
-        raise AttachmentRefused("only a file with content can be stored")
-
-
-def _open(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for reading; a pipe or a device would block."""
-    try:
-        file = open(path, "rb", buffering=0, opener=_without_blocking)  # noqa: SIM115 - returned
-    except (OSError, ValueError) as error:
-        raise AttachmentRefused(f"{os.fspath(path)} cannot be read: {_reason(error)}") from error
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise AttachmentRefused(f"{os.fspath(path)} is not a regular file")
-    return file
-
-
-def _without_blocking(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
-def _too_large(limit: int) -> AttachmentTooLarge:
-    return AttachmentTooLarge(f"the file is larger than {limit:,} bytes")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("%s was not swept: %s", path, error.strerror or error)
 
 
 def flush_folder(folder: Path) -> None:

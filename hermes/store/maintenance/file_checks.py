@@ -10,7 +10,7 @@ import msgspec
 
 from hermes.messages import file_ids
 from hermes.store.attachments import rows as attachments
-from hermes.store.files.blobs import CHUNK, BlobFolder
+from hermes.store.files.contents import CHUNK, FileContents
 from hermes.store.transaction import Transaction
 
 SUBJECT = "attached files"
@@ -33,7 +33,7 @@ def check(tx: Transaction) -> list[str]:
 
     The content itself is not read; `damaged` does that.
     """
-    return [*_lost(tx.db.blobs, blobs(tx)), *_shortened([*_rows(tx), *_references(tx)])]
+    return [*_lost(tx, blobs(tx)), *_shortened([*_rows(tx), *_references(tx)])]
 
 
 def blobs(tx: Transaction) -> list[Blob]:
@@ -42,45 +42,46 @@ def blobs(tx: Transaction) -> list[Blob]:
     return [Blob(*row) for row in tx.all(sql)]
 
 
-def _lost(folder: BlobFolder, known: list[Blob]) -> list[str]:
+def _lost(tx: Transaction, known: list[Blob]) -> list[str]:
     """Return the problems of content that is missing or has another size."""
-    if known and not folder.path.is_dir():
-        return [f"{folder.path} does not exist, and so the content of {len(known):,} files"]
-    return _shortened([text for blob in known if (text := _problem(folder, blob)) is not None])
+    absence = tx.db.blobs.absence() if known else None
+    if absence is not None:
+        return [f"{absence}, and so the content of {len(known):,} files"]
+    return _shortened([text for blob in known if (text := _problem(tx, blob)) is not None])
 
 
-def _problem(folder: BlobFolder, blob: Blob) -> str | None:
-    path = folder.path_of(blob.hash)
+def _problem(tx: Transaction, blob: Blob) -> str | None:
+    where = tx.db.blobs.where(blob.hash)
     try:
-        size = path.stat().st_size
+        size = tx.db.blobs.size(tx, blob.hash)
     except FileNotFoundError:
-        return f"the content of {blob.file_id} is missing: {path}"
+        return f"the content of {blob.file_id} is missing: {where}"
     except OSError as error:
-        return f"the content of {blob.file_id} cannot be read: {path}: {error.strerror}"
+        return f"the content of {blob.file_id} cannot be read: {where}: {error.strerror}"
     if size != blob.size:
-        return f"the content of {blob.file_id} has {size:,} bytes instead of {blob.size:,}: {path}"
+        return f"the content of {blob.file_id} has {size:,} bytes instead of {blob.size:,}: {where}"
     return None
 
 
-def damaged(folder: BlobFolder, known: Iterable[Blob]) -> list[str]:
+def damaged(contents: FileContents, known: Iterable[Blob]) -> list[str]:
     """Read the content of all files, and return the problems: some has another hash.
 
     Content that is missing is not a problem here; `check` reports it.
     """
     return _shortened(
         [
-            f"the content of {blob.file_id} is damaged: {folder.path_of(blob.hash)}"
+            f"the content of {blob.file_id} is damaged: {contents.where(blob.hash)}"
             for blob in known
-            if _hash(folder, blob) not in {None, blob.hash}
+            if _hash(contents, blob) not in {None, blob.hash}
         ]
     )
 
 
-def _hash(folder: BlobFolder, blob: Blob) -> str | None:
+def _hash(contents: FileContents, blob: Blob) -> str | None:
     """Return the hash of content, or None if it cannot be read."""
     hashed, offset = hashlib.sha256(), 0
     try:
-        while data := folder.read(blob.hash, offset, CHUNK):
+        while data := contents.read(blob.hash, offset, CHUNK):
             hashed.update(data)
             offset += len(data)
     except OSError:

@@ -19,7 +19,8 @@ from msgspec.structs import replace
 from hermes.errors import BadImport, StoreError
 from hermes.messages import Extra, Imported, StoredFile, file_ids
 from hermes.store.attachments import rows as attachments
-from hermes.store.files.blobs import BlobFolder, BlobWriter, StagedFile
+from hermes.store.files.contents import FileContents, StagedFile
+from hermes.store.files.staging import FileWriter
 from hermes.store.transaction import Transaction
 
 FORMAT = "hermes-file-1"
@@ -64,12 +65,12 @@ def named_files(messages: Iterable[Extra]) -> list[str]:
     return [file_id for file_id in ids if attachments.is_file_id(file_id)]
 
 
-def file_lines(folder: BlobFolder, digest: str, file: StoredFile) -> Iterator[str]:
+def file_lines(contents: FileContents, digest: str, file: StoredFile) -> Iterator[str]:
     """Yield the lines of a file. Raises `StoreError` if its content is missing or damaged."""
     hashed = hashlib.sha256()
     for offset in range(0, file.size, LINE_BYTES):
         try:
-            data = folder.read(digest, offset, LINE_BYTES)
+            data = contents.read(digest, offset, LINE_BYTES)
         except OSError as error:
             text = f"the file {file.id} cannot be exported: {error.strerror or error}"
             raise StoreError(text) from error
@@ -106,7 +107,7 @@ class _Begun:
 
     file: StoredFile
     hash: str
-    writer: BlobWriter
+    writer: FileWriter
     line: int
 
 
@@ -116,8 +117,8 @@ class ImportedFiles:
     All methods that read lines raise `BadImport`.
     """
 
-    def __init__(self, folder: BlobFolder) -> None:
-        self._folder = folder
+    def __init__(self, contents: FileContents) -> None:
+        self._contents = contents
         self._held = ExitStack()
         self._files: dict[str, ImportedFile] = {}
         self._begun: _Begun | None = None
@@ -159,7 +160,7 @@ class ImportedFiles:
         if known is not None and known.staged.hash != line.hash:
             raise BadImport(f"line {number} has another content for the file of line {known.line}")
         if not self._files:
-            self._held.enter_context(self._folder.staging())
+            self._held.enter_context(self._contents.hold())
         file = StoredFile(
             id=line.id,
             media_type=line.media_type,
@@ -168,13 +169,12 @@ class ImportedFiles:
             width=line.width,
             height=line.height,
         )
-        writer = BlobWriter(self._folder, MAX_SIZE, line.size)
+        writer = FileWriter(self._contents, MAX_SIZE, line.size, held=True)  # they may be many
         self._begun, self._next = _Begun(file, line.hash, writer, number), 0
 
     def _finish(self, begun: _Begun, number: int) -> None:
         """Keep a complete file; one that was in the export before is discarded."""
         staged = begun.writer.finish()
-        staged.staging.close()  # `_held` protects all files: they may be many
         self._begun = None
         if staged.hash != begun.hash or begun.file.id in self._files:
             staged.discard()
@@ -212,7 +212,7 @@ class ImportedFiles:
         ids = named_files(messages)
         for file_id in ids:
             each = self._files[file_id]
-            tx.db.blobs.place(each.staged, tx.now)
+            tx.db.blobs.place(tx, each.staged)
             if attachments.hash_of(tx, file_id) is None:
                 attachments.insert_file(tx, each.file, each.staged.hash, session_key)
         attachments.record_session_files(tx, no, ids)

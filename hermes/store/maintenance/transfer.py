@@ -19,7 +19,7 @@ from hermes.errors import BadImport, UnknownSession
 from hermes.messages import Extra, JsonObject, SessionKind, StoredFile
 from hermes.sanitize import shorten
 from hermes.store.conversations import codec, sessions, titles, usage
-from hermes.store.files.blobs import BlobFolder
+from hermes.store.files.contents import FileContents
 from hermes.store.maintenance import file_transfer
 from hermes.store.transaction import Transaction
 from hermes.transcript.validate import check_depth
@@ -129,14 +129,14 @@ def export(tx: Transaction, session_id: str) -> Exported:
     return Exported(line, file_transfer.files_of_session(tx, sessions.require(tx, session_id)))
 
 
-def lines_of(folder: BlobFolder, exported: Exported, seen: set[str]) -> Iterator[str]:
+def lines_of(contents: FileContents, exported: Exported, seen: set[str]) -> Iterator[str]:
     """Yield the lines of a session: those of its files, unless they are in `seen`, then its own.
 
     Files are added to `seen`. Raises `StoreError` if the content of one is missing or damaged.
     """
     for digest, file in exported.files:
         if file.id not in seen:
-            yield from file_transfer.file_lines(folder, digest, file)
+            yield from file_transfer.file_lines(contents, digest, file)
             seen.add(file.id)
     yield exported.line
 
@@ -178,14 +178,14 @@ def exported_messages(tx: Transaction, no: int) -> Iterable[ExportedMessage]:
 
 
 class Parsed:
-    """The content of an export: its sessions, and its files, which are staged in `folder`.
+    """The content of an export: its sessions, and its files, which are staged in `contents`.
 
     Close it in the end: then files that were not stored are discarded.
     """
 
-    def __init__(self, folder: BlobFolder) -> None:
+    def __init__(self, contents: FileContents) -> None:
         self.sessions: list[ExportedSession] = []
-        self.files: file_transfer.ImportedFiles = file_transfer.ImportedFiles(folder)
+        self.files: file_transfer.ImportedFiles = file_transfer.ImportedFiles(contents)
 
     def __enter__(self) -> Self:
         return self
