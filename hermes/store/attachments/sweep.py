@@ -31,14 +31,12 @@ def sweep_files(contents: FileContents) -> Generator[Work[Swept], Swept, Swept]:
     Each piece needs a transaction for itself: if one removed a blob whose row the same transaction
     deletes, a rollback would leave only the row.
     """
-    for step in (_delete_files, _delete_blobs):
-        done = yield functools.partial(step, after="")
-        while done.last:
-            done = yield functools.partial(step, after=done.last)
     blobs = size = 0
-    for remove in contents.sweep():
-        done = yield remove
-        blobs, size = blobs + done.blobs, size + done.size
+    for step in (_delete_files, _delete_blobs, contents.sweep):
+        after: str | None = None
+        while after != "":
+            after, *done = yield functools.partial(step, after=after or "")
+            blobs, size = blobs + done[0], size + done[1]
     return Swept("", blobs, size)
 
 

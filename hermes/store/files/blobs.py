@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import logging
 import os
 import re
@@ -21,7 +20,6 @@ from hermes.store.files.contents import (
     SPARED,
     Queries,
     StagedFile,
-    SweepStep,
     Swept,
     has_row,
     require_range,
@@ -158,8 +156,7 @@ class BlobFolder:
         A link to another folder is none of them: a sweep would delete what it finds there.
         """
         with suppress(OSError):
-            folders = (each for each in self.path.iterdir() if not each.is_symlink())
-            return sorted(folder for folder in folders if folder.is_dir())
+            return sorted(each for each in self.path.iterdir() if _is_folder(each))
         return []
 
     def all_blobs(self) -> Iterator[Path]:
@@ -188,10 +185,13 @@ class BlobFolder:
         with _reported(path):
             path.unlink()
 
-    def sweep(self) -> Iterator[SweepStep]:
-        """Yield a step for each subfolder, which removes files that are old and have no row."""
-        for folder in self.folders():
-            yield functools.partial(_remove_old, folder=folder)
+    def sweep(self, tx: Queries, after: str) -> Swept:
+        """Remove the files of the next subfolder that are old and have no row."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for name in sorted(name for name in os.listdir(self.path) if name > after):
+                if _is_folder(self.path / name):
+                    return _remove_old(tx, self.path / name)._replace(last=name)
+        return Swept()
 
     def old(self, tx: Queries) -> Iterator[tuple[str, int]]:
         """Yield the names and sizes of blobs and staged files that are old."""
@@ -199,6 +199,10 @@ class BlobFolder:
             with _reported(folder):
                 for path, size in _old_files(tx, folder):
                     yield path.name, size
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _remove_old(tx: Queries, folder: Path) -> Swept:

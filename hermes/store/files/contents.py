@@ -8,9 +8,9 @@ next to the database (`blobs`).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 import attrs
 
@@ -81,14 +81,11 @@ class Swept(NamedTuple):
     """What a step of a sweep did."""
 
     last: str = ""
-    """The last row that was looked at; empty at the end."""
+    """The last of what it looked at, after which the next step goes on; empty at the end."""
     blobs: int = 0
     """How many contents were removed."""
     size: int = 0
     """The number of their bytes."""
-
-
-SweepStep: TypeAlias = Callable[[Queries], Swept]
 
 
 class FileContents(Protocol):
@@ -124,10 +121,10 @@ class FileContents(Protocol):
         """Remove a content whose row an earlier transaction has deleted, however old it is."""
         ...
 
-    def sweep(self) -> Iterator[SweepStep]:
-        """Yield steps that remove contents and uploads that are old and have no row.
+    def sweep(self, tx: Queries, after: str) -> Swept:
+        """Remove the next contents and uploads that are old and have no row.
 
-        Each needs a transaction for itself: if one removed a content whose row the same transaction
+        It needs a transaction for itself: if it removed a content whose row the same transaction
         deletes, a rollback could leave only the row.
         """
         ...
