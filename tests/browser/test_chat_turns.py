@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 
+import pytest
 from playwright.sync_api import expect
 
 from hermes.events import ApprovalAsked, ReasoningDelta
@@ -88,3 +90,15 @@ def test_a_tool_call_is_approved_with_a_button(serve, sign_in):
     expect(page.get_by_text("You approved order.")).to_be_visible()
     for each in (page, other):
         expect(each.get_by_role("region", name="Approve order")).to_have_count(0)
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_a_wrong_clock_of_the_browser_does_not_change_the_expiry(serve, sign_in, hours):
+    web = serve(ask_first)
+    page = sign_in(web, "/settings")
+    page.clock.install(time=time.time() + hours * 3600)
+    page.goto(f"{web.url}/#/")
+    say(page, "order a heron", "asked")
+    card = page.get_by_role("region", name="Approve order")
+    expect(card.get_by_role("timer")).to_have_text(re.compile(r"expires in (59|60):\d\d"))
+    expect(card.get_by_role("button", name="Approve", exact=True)).to_be_enabled()

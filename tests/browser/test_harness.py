@@ -11,7 +11,7 @@ def test_the_page_opens_without_a_problem(page):
     response = page.reload()
     assert response.status == 200
     assert "trusted-types 'none'" in response.headers["content-security-policy"]
-    expect(page).to_have_title("Hermes")
+    expect(page).to_have_title("New conversation · Hermes")
     expect(page.get_by_role("link", name="Hermes, home")).to_be_visible()
     assert "trio_asyncio" not in sys.modules
 

@@ -52,7 +52,7 @@ def story(page, web):
     turn.finish(
         TurnResult(text=PLAN, usage=[Usage(input_tokens=4200, output_tokens=655, cost=0.012)])
     )
-    expect(messages(page)).to_have_count(2)
+    expect(messages(page)).to_have_count(3)  # with the one that calls the tool
     page.get_by_role("button", name="Options of this conversation").click()
     page.get_by_role("menuitem", name="Rename").click()
     page.get_by_role("textbox", name="Title").fill(title)

@@ -73,6 +73,30 @@ def test_tools_are_cards_with_arguments_and_results(page, web):
     expect(page.locator("details.tool .tool-time").first).to_have_text(re.compile(r"\d"))
 
 
+def test_arguments_and_results_are_shown_as_they_are(page, web):
+    """Numbers keep their digits and their form, and repeated names stay."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    result = '{"id":12345678901234567890,"a":1.0,"a":[1e3,{"b":"x: {y}, \\""}],"c":[]}'
+    say(page, "hold on")
+    turn = web.next_turn()
+    turn.emit(ToolStarted(ToolCall("c1", "look", '{"id":98765432109876543210}')))
+    turn.emit(ToolFinished("c1", result))
+    card = running(page).locator("details.tool")
+    expect(card.locator(".tool-brief")).to_have_text('{"id":98765432109876543210}')
+    card.locator("summary").click()
+    shown = card.get_by_label("Result", exact=True)
+    expect(shown).to_contain_text('"id": 12345678901234567890,')
+    assert shown.inner_text() == (
+        '{\n  "id": 12345678901234567890,\n  "a": 1.0,\n  "a": [\n    1e3,\n    {\n'
+        '      "b": "x: {y}, \\""\n    }\n  ],\n  "c": []\n}'
+    )
+    card.get_by_role("button", name="Copy result").click()
+    page.wait_for_function(
+        "it => navigator.clipboard.readText().then(got => got === it)", arg=result
+    )
+    turn.finish("done")
+
+
 def test_stop(page, web):
     say(page, "hold on")
     web.next_turn().emit("Once upon a")

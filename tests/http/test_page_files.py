@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from urllib.parse import urlsplit
 
 import pytest
 import trio
+from pygments.lexers import CssLexer, JavascriptLexer
+from pygments.token import Comment, String
 
 from hermes.adapters.http.web.assets import (
     FOLDER,
@@ -15,14 +16,11 @@ from hermes.adapters.http.web.assets import (
     TYPES,
     accepts_gzip,
     load_assets,
-    without_comments,
 )
+from hermes.adapters.http.web.compact import compact_script, compact_style
 from tests.support.http import http_server
 
 MAX_BYTES = 60_000
-"""Of what a view loads: its scripts and styles, compressed one by one as they are served."""
-MAX_WHOLE = 57_000
-"""Of all scripts and styles as they are served, in the order of loading, as one gzip stream."""
 IMPORT = re.compile(r"""(?:\bfrom|\bimport)\s*\(?\s*["']([^"']+)["']""")
 
 
@@ -103,11 +101,9 @@ async def test_every_file_is_served_with_its_type_and_kept_by_browsers(server):
             continue
         response = await client.get(url_of(name))
         assert response.status_code == 200, name
-        source = (FOLDER / name).read_bytes()
-        if name.endswith((".css", ".js")):
-            source = without_comments(source)
-        spaces = b" " if name.endswith(".css") else b""
-        assert response.content.translate(None, spaces) == source.translate(None, spaces)
+        compact = {"css": compact_style, "js": compact_script}.get(name.rpartition(".")[2])
+        source = (FOLDER / name).read_text()
+        assert response.text == (compact(source) if compact else source)
         assert response.headers["content-type"] == TYPES[f".{name.rpartition('.')[2]}"]
         assert response.headers["cache-control"] == "public, max-age=31536000, immutable"
         assert response.headers["x-content-type-options"] == "nosniff"
@@ -194,60 +190,60 @@ def test_scripts_import_files_of_the_page_by_relative_names():
             assert exists, f"{name}: {target}"
 
 
-def test_comments_indentation_and_empty_lines_are_not_served():
-    source = b"a = 1; // b\n  // c\n/** d */\n  /* e\n f */\n  g = `//` + '/*';\nh /* i */ + j\n"
-    assert without_comments(source) == b"a = 1;\ng = `//` + '/*';\nh /* i */ + j"
+def test_what_means_nothing_is_not_served():
+    source = """
+        a = b ? 1 : "c // d"; // e
+        /** f
+         * g */
+        const h = (i, j) => {
+          return /[/ "]/.test(k)
+            && `l { ${m ? `n } ${o}` : "p"} // q`
+        }
+        r - -s
+        t++
+    """
+    assert compact_script(source) == (
+        'a=b?1:"c // d";const h=(i,j)=>{return /[/ "]/.test(k)&&`l { ${m?`n } ${o}`:"p"} // q`}\n'
+        "r - -s\nt++"
+    )
+    style = """
+        /* a */
+        .b > .c :is(d, e)::before { content: "f; /* g */"; width: calc(1px + 2px); }
+        @media (width < 3px) {
+          i { color: red; }
+        }
+    """
+    assert compact_style(style) == (
+        '.b>.c :is(d,e)::before{content:"f; /* g */";width:calc(1px + 2px)}'
+        "@media (width < 3px){i{color:red}}"
+    )
 
 
-def test_strings_are_no_comments():
-    for source in (b"a = 'b // c';", b"a = `b // ${c}`;", b'a("b // c"); // "d"'):
-        assert without_comments(source) == source
+def significant(source, lexer):
+    """Return the tokens of a file: strings as they are, no comments, no spaces between tokens."""
+    return [
+        value if kind in String else value.strip()
+        for kind, value in lexer().get_tokens(source)
+        if kind not in Comment and value.strip()
+    ]
 
 
-def test_no_string_goes_over_several_lines():
-    """Its lines would lose their indentation."""
-    for name in names():
-        if name.endswith(".js"):
-            for number, line in enumerate((FOLDER / name).read_text().splitlines(), 1):
-                code = "" if line.strip().startswith(("//", "*", "/*")) else line
-                assert code.count("`") % 2 == 0, f"{name}:{number}"
-                assert not code.endswith("\\"), f"{name}:{number}"
+def test_only_comments_and_spaces_are_missing():
+    """Pygments finds the same tokens in what is served."""
+    for name in [each for each in names() if each.endswith(".js")]:
+        source = (FOLDER / name).read_text()
+        served = load_assets().files[name].content.decode()
+        assert significant(served, JavascriptLexer) == significant(source, JavascriptLexer), name
+    source = "".join(significant((FOLDER / "style.css").read_text(), CssLexer))
+    served = load_assets().files["style.css"].content.decode()
+    assert "".join(significant(served, CssLexer)) == source.replace(";}", "}")
 
 
-def loaded(name):
-    """Return a script of the page and everything that it imports at once."""
-    found, rest = set(), [name]
-    while rest:
-        each = rest.pop()
-        if each not in found:
-            found.add(each)
-            source = (FOLDER / each).read_text()
-            rest += [
-                (FOLDER / each).parent.joinpath(target).resolve().relative_to(FOLDER).as_posix()
-                for target in re.findall(r'\bfrom "([^"]+)"', source)
-            ]
-    return found
-
-
-def sizes():
-    """Return the compressed size of each script and style."""
-    return {
+def test_scripts_and_styles_are_small():
+    """The sum over all of them, each compressed by itself as it is served."""
+    sizes = {
         name: len(asset.compressed)
         for name, asset in load_assets().files.items()
         if name.endswith((".js", ".css"))
     }
-
-
-@pytest.mark.parametrize("view", ["chat/chat.js", "live/live.js", "turns/turns.js"])
-def test_what_a_view_loads_is_small(view):
-    """Sign-in and settings are in main.js, which every view needs."""
-    styles = {name for name in sizes() if name.endswith(".css")}
-    names = {"theme.js", *styles, *loaded("main.js"), *loaded(view)}
-    assert sum(sizes()[name] for name in names) <= MAX_BYTES, sizes()
-
-
-def test_all_scripts_and_styles_are_small():
-    order = ["theme.js", "lib/api.js", "lib/dom.js", "main.js"]
-    order += [*sorted(sizes().keys() - {*order, "style.css"}), "style.css"]
-    whole = b"".join(load_assets().files[name].content for name in order)
-    assert len(gzip.compress(whole, mtime=0)) <= MAX_WHOLE, sizes()
+    assert sum(sizes.values()) < MAX_BYTES, sizes

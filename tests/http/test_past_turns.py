@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import sqlite3
+from contextlib import asynccontextmanager, closing
 from urllib.parse import quote
 
 import pytest
@@ -67,6 +68,39 @@ async def test_a_turn_shows_what_was_given_and_answered(path):
     ]  # fmt: skip
     assert body.content == model.requests[-1].body
     assert body.headers["hermes-verdict"] == "same"
+
+
+def damage(path, statement):
+    """Change the file in another connection, as a disk or another program might."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        file.execute(statement)
+
+
+async def test_a_damaged_recording_hides_no_other_turn(path):
+    async with looking(path, ["hi", LOOK, "blue"], []) as (_, client, _):
+        first = (await say(client, "hello"))["message_id"]
+        second = (await say(client, "what do you see?"))["message_id"]
+        damage(path, f"UPDATE turns SET details = '{{' WHERE id = {second}")
+        listed = (await client.get(at("name:trip", "/turns"))).json()["turns"]
+        turn = (await client.get(at("name:trip", f"/turns/{second}"))).json()
+        shown = await client.get(at("name:trip", "/history?rendered=true"))
+        body = await client.get(at("name:trip", f"/turns/{second}/calls/0/body"))
+    assert [(each["turn_id"], each["calls"]) for each in listed] == [(second, 0), (first, 1)]
+    assert turn["error"] == "what was recorded of this turn cannot be read any more"
+    assert [row["role"] for row in turn["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert len(shown.json()["messages"]) == 6
+    assert body.status_code == 404
+
+
+async def test_damaged_texts_of_a_recording_hide_no_call(path):
+    async with looking(path, ["hi"], []) as (_, client, _):
+        turn_id = (await say(client, "hello"))["message_id"]
+        damage(path, "UPDATE contents SET content = '{'")
+        turn = (await client.get(at("name:trip", f"/turns/{turn_id}"))).json()
+    (call,) = turn["model_calls"]
+    assert (call["model"], call["tools"]) == (None, [])
+    assert call["verdict"] != "same"
+    assert [row["text"] for row in turn["messages"]] == ["hello", "hi"]
 
 
 async def test_rendered_messages_say_how_their_turns_went(path):

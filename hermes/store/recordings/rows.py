@@ -99,6 +99,7 @@ class Details(msgspec.Struct, frozen=True, omit_defaults=True):
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Details).decode
 _EMPTY = Details()
+_DAMAGED = Details(error="what was recorded of this turn cannot be read any more")
 
 
 class _Events(msgspec.Struct, frozen=True):
@@ -109,13 +110,19 @@ _decode_events = msgspec.json.Decoder(_Events).decode
 
 
 def decode(details: str | None) -> Details:
-    """Return what the row of a turn has as JSON."""
-    return _EMPTY if details is None else _decode(details)
+    """Return what the row of a turn has as JSON; if that is damaged, an error that says so."""
+    try:
+        return _EMPTY if details is None else _decode(details)
+    except msgspec.MsgspecError:
+        return _DAMAGED
 
 
 def decode_events(details: str | None) -> tuple[StoredEvent, ...]:
-    """Return the events among what the row of a turn has as JSON."""
-    return () if details is None else _decode_events(details).events
+    """Return the events among what the row of a turn has as JSON; none if that is damaged."""
+    try:
+        return () if details is None else _decode_events(details).events
+    except msgspec.MsgspecError:
+        return ()
 
 
 def add(

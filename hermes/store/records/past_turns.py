@@ -180,7 +180,7 @@ def _call(
     history = stored.history or ()
     if isinstance(history, int):
         text = contents.get(history)
-        history = () if text is None else _decode_ranges(text.text)
+        history = () if text is None else _ranges(text.text)
     if stored.session_no not in {0, no}:
         found = tx.one("SELECT id FROM sessions WHERE no = ?", stored.session_no)
         session_id = "" if found is None else str(found[0])
@@ -201,6 +201,14 @@ def _call(
         usage=_usage(stored.usage),
         error=stored.error,
     )
+
+
+def _ranges(text: str) -> tuple[int, ...]:
+    """Return ranges of messages that were stored as a text; none if it is damaged."""
+    try:
+        return _decode_ranges(text)
+    except msgspec.MsgspecError:
+        return ()
 
 
 def _usage(stored: StoredUsage | None) -> Usage | None:

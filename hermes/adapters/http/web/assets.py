@@ -1,4 +1,4 @@
-"""The files of the web page, read from the package, freed of comments and compressed once.
+"""The files of the web page, read from the package, made compact and compressed once.
 
 Their address contains a hash of all of them, so browsers keep them and an upgrade replaces them.
 Only names of the table below are found: a path is never looked up on the disk.
@@ -20,11 +20,10 @@ from starlette.responses import Response
 
 from hermes.adapters.http.endpoints import Call, Endpoint
 from hermes.adapters.http.errors import not_found
+from hermes.adapters.http.web.compact import compact_script, compact_style
 
 FOLDER: Path = Path(__file__).parent / "page"
 INDEX = "index.html"
-_SPACES = re.compile(rb"(?<=[:;,{]) +| +(?=[{}])")
-"""Spaces that mean nothing in a style."""
 _NAMED = re.compile(rb'(?<=(?:href|.src)=")[^"#:]+(?=")')
 """The names of files in index.html."""
 TYPES: Mapping[str, str] = {
@@ -42,9 +41,8 @@ POLICY = (
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 IMMUTABLE = "public, max-age=31536000, immutable"
+_COMPACT = {".css": compact_style, ".js": compact_script}
 _ZERO = re.compile(r"q=0(\.0*)?")
-_COMMENT = re.compile(rb"\s+// [^\"'`]*$")
-"""A comment at the end of a line. A string would be closed after it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -86,24 +84,8 @@ def load_assets() -> Assets:
 
 
 def _served(path: Path) -> bytes:
-    content = path.read_bytes()
-    if path.suffix in {".css", ".js"}:
-        content = without_comments(content)
-    return _SPACES.sub(b"", content) if path.suffix == ".css" else content
-
-
-def without_comments(source: bytes) -> bytes:
-    """Return a script or a style without indentation, empty lines and comments.
-
-    No string of the page goes over several lines; a test sees to it.
-    """
-    lines, inside = list[bytes](), False
-    for line in map(bytes.strip, source.split(b"\n")):
-        whole = b"*/" not in line or line.endswith(b"*/")
-        inside = inside or (line.startswith(b"/*") and whole)
-        lines.append(b"" if inside or line.startswith(b"//") else _COMMENT.sub(b"", line))
-        inside = inside and b"*/" not in line
-    return b"\n".join(filter(None, lines))
+    compact = _COMPACT.get(path.suffix)
+    return compact(path.read_text("utf-8")).encode() if compact else path.read_bytes()
 
 
 def _asset(name: str, content: bytes) -> Asset:

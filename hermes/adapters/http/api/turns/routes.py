@@ -110,7 +110,6 @@ def _call(index: int, call: RecordedCall, made: RebuiltCall) -> t.PastCall:
     settings = _settings(call)
     fields = settings.get("fields")
     pairs = zip(call.history[::2], call.history[1::2], strict=True)
-    injected = _decoded(None if call.injected is None else call.injected.text, [])
     tools = _decoded(None if call.tools is None else call.tools.text, [])
     return t.PastCall(
         number=index,
@@ -121,7 +120,7 @@ def _call(index: int, call: RecordedCall, made: RebuiltCall) -> t.PastCall:
         settings=fields if isinstance(fields, dict) else {},
         system=None if call.system is None else call.system.text,
         tools=tools if isinstance(tools, list) else [],
-        injected=msgspec.convert(injected, list[t.InjectedText]),
+        injected=_injected(call),
         earlier=sum(last - first + 1 for first, last in pairs),
         rows=call.rows,
         digest=call.digest,
@@ -133,6 +132,14 @@ def _call(index: int, call: RecordedCall, made: RebuiltCall) -> t.PastCall:
         usage=call.usage,
         error=call.error,
     )
+
+
+def _injected(call: RecordedCall) -> list[t.InjectedText]:
+    found = _decoded(None if call.injected is None else call.injected.text, [])
+    try:
+        return msgspec.convert(found, list[t.InjectedText])
+    except msgspec.ValidationError:
+        return []
 
 
 async def messages(call: Call) -> Response:

@@ -48,7 +48,7 @@ export const post = (path, body = {}, options) => request("POST", path, { body, 
 export const patch = (path, body, options) => request("PATCH", path, { body, ...options });
 export const del = (path, options) => request("DELETE", path, options);
 
-async function request(method, path, { query, body, key, signal } = {}) {
+async function request(method, path, { query, body, key, signal, asText } = {}) {
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (key) headers["Idempotency-Key"] = key;
@@ -64,6 +64,7 @@ async function request(method, path, { query, body, key, signal } = {}) {
   }
   learnTime(response.headers.get("date"));
   const text = await response.text().catch(() => { throw offline(); });
+  if (asText && response.ok) return text;
   return result(response.status, text, response.headers.get("retry-after"));
 }
 

@@ -236,6 +236,22 @@ export function money(value) {
   return `$${value < 0.01 ? value.toFixed(4) : value < 1 ? value.toFixed(3) : value.toFixed(2)}`;
 }
 
+/** Return JSON with line breaks, and other text as it is. Numbers and names stay as they are written. */
+export function pretty(content) {
+  try {
+    if (typeof JSON.parse(content) !== "object") return content;
+  } catch {
+    return content;
+  }
+  let depth = 0;
+  const line = (by) => `\n${"  ".repeat(depth += by)}`;
+  return content.replace(/"(?:\\.|[^"\\])*"|\{\s*\}|\[\s*\]|\s+|[{}[\],:]/g, (token) => {
+    if (/^[{[]$/.test(token)) return token + line(1);
+    if (/^[}\]]$/.test(token)) return line(-1) + token;
+    return { ",": `,${line(0)}`, ":": ": " }[token] ?? (token[0] === "\"" ? token : token.trim());
+  });
+}
+
 // DOM from the nodes of parsed Markdown (see hermes/adapters/http/markdown/nodes.py). No HTML: only
 // known tags, attributes and addresses, also if the server were wrong.
 
@@ -445,7 +461,8 @@ export function openDialog(title, children, { wide = false } = {}) {
   const dialog = showDialog({
     class: wide ? "wide" : "", "aria-labelledby": "dialog-title",
     onclick: (event) => event.target === dialog && outside(event, dialog) && dialog.close(),
-  }, h("h2", { id: "dialog-title" }, title), children);
+  }, h("h2", { id: "dialog-title" }, title), children,
+  wide && button("Close", { class: "quiet corner", onclick: () => dialog.close() }, "close"));
   return dialog;
 }
 
@@ -553,7 +570,7 @@ function placeMenu(menu, box) {
 export function openImage(src, name) {
   const dialog = showDialog({
     class: "lightbox", "aria-label": name, onclick: () => dialog.close(),
-  }, h("img", { src, alt: name }), button("Close", { class: "quiet", autofocus: true }, "close"));
+  }, h("img", { src, alt: name }), button("Close", { class: "quiet corner", autofocus: true }, "close"));
 }
 
 // Routes in the fragment of the address, such as `#/c/name:trip`. A view is a module with

@@ -3,7 +3,7 @@
 import { conversation, get, post } from "../lib/api.js";
 import {
   announce, button, count, dateTime, duration, go, h, icon, link, money, openDialog, percent,
-  plural, replace,
+  plural, pretty, replace,
 } from "../lib/dom.js";
 
 const VERDICTS = {
@@ -139,10 +139,10 @@ function callCard(key, turn, call) {
     }),
     fold("Settings", JSON.stringify(call.settings, null, 2)),
     lazy("Request body", body, async () => {
-      const value = await get(conversation(key, `${base}/body`));
+      const value = await get(conversation(key, `${base}/body`), null, { asText: true });
       replace(body, h("p", { class: "muted small-text" }, `SHA-256 when it was sent: `,
         h("code", { class: "turn-hash" }, call.digest ?? "unknown")),
-      h("pre", { class: "turn-code", tabindex: "0" }, JSON.stringify(value, null, 2)));
+      h("pre", { class: "turn-code", tabindex: "0" }, pretty(value)));
     }));
 }
 
