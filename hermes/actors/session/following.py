@@ -16,7 +16,6 @@ from hermes.events import (
     MessageAccepted,
     MessageWaiting,
     RuntimeEvent,
-    Steered,
     TurnEnded,
 )
 from hermes.messages import InboxRow
@@ -107,11 +106,7 @@ def so_far(inbox: SessionInbox, turn: RunningTurn | None) -> tuple[list[InboxRow
     """
     rows = [*inbox.rows, *([] if turn is None else turn.open_rows)]
     waiting = [row for row in rows if inbox.knows(row.inbox_id) and not row.inbound.command]
-    if turn is None or turn.started is None or turn.reply is not None or turn.discarded:
-        return waiting, []
-    steered = [event for event in turn.events if isinstance(event, Steered)]
-    said: list[RuntimeEvent] = [turn.started, *steered, *turn.published_deltas, *turn.running_tools]
-    return waiting, [(turn.turn_id, event) for event in said]
+    return waiting, [] if turn is None else [(turn.turn_id, event) for event in turn.said]
 
 
 def announce(bus: EventBus, session_key: str, row: InboxRow) -> None:

@@ -19,12 +19,8 @@ from hermes.errors import HermesError, TurnClosed
 from hermes.events import (
     AgentEvent,
     ApprovalAsked,
-    ReasoningDelta,
     RuntimeEvent,
     Steered,
-    TextDelta,
-    ToolFinished,
-    ToolStarted,
     TurnStarted,
 )
 from hermes.messages import (
@@ -54,8 +50,9 @@ from hermes.protocols import FileReader, FileStore, Store, ToolRecords, TurnRunt
 from hermes.redaction import EventRedactor, Redactor, redact_messages
 from hermes.session_keys import payer_of
 from hermes.transcript.attachments import as_text
+from hermes.transcript.progress import progress_of, said_so_far, text_so_far
 from hermes.transcript.render import render
-from hermes.transcript.rows import rows_from_events, tools_of
+from hermes.transcript.rows import rows_from_events
 from hermes.transcript.validate import check_call, check_calls, check_files
 
 Rows: TypeAlias = Sequence[Message | StoredMessage]
@@ -164,16 +161,7 @@ class RunningTurn:
     @property
     def published_text(self) -> str:
         """The text of the answer that was published so far."""
-        return _joined(self._deltas)
-
-    @property
-    def published_deltas(self) -> list[TextDelta]:
-        """The published text in at most two pieces: what a restart discarded, and the rest."""
-        deltas = self._deltas
-        kept = max([n for n, delta in enumerate(deltas, 1) if delta.restart], default=0)
-        discarded = [TextDelta(_joined(deltas[:kept]), restart=True)] if kept else []
-        text = _joined(deltas[kept:])
-        return [*discarded, TextDelta(text)] if text else discarded
+        return text_so_far(self._published)
 
     @property
     def asked(self) -> tuple[Approval, ...]:
@@ -182,44 +170,28 @@ class RunningTurn:
         return tuple({approval.approval_id: approval for approval in asked}.values())
 
     @property
-    def running_tools(self) -> list[ToolStarted]:
-        """The published starts of tools that have not finished."""
-        running: list[ToolStarted] = []
-        for event in self._published:
-            match event:
-                case ToolStarted():
-                    running.append(event)
-                case ToolFinished(call_id):
-                    running = [started for started in running if started.call.id != call_id]
-        return running
+    def said(self) -> list[RuntimeEvent]:
+        """What a new listener has to know; nothing before the start and after the end."""
+        return said_so_far(self.started, self._published) if self.started and self.runs else []
 
     @property
     def progress(self) -> TurnProgress | None:
         """What the turn has published so far; None before its start and after its end."""
-        started = self.started
-        if started is None or self.reply is not None or self.discarded:
+        if self.started is None or not self.runs:
             return None
-        kept = [delta.text for delta in self.published_deltas if not delta.restart]
-        reasoning = [event for event in self._published if isinstance(event, ReasoningDelta)]
-        return TurnProgress(
-            turn_id=self.turn_id,
-            session_id=started.session_id,
-            inbox_ids=tuple([row.inbox_id for row in self.rows]),
-            attempt=started.attempt,
-            started_at=self.rows[0].accepted_at + started.waited,
-            text="".join(kept),
-            reasoning="".join(f"{event.text}" for event in reasoning),
-            tools=tools_of(self._published),
-        )
+        started_at = self.rows[0].accepted_at + self.started.waited
+        ids = tuple([row.inbox_id for row in self.rows])
+        return progress_of(self.started, started_at, ids, self._published)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the turn has neither ended nor been discarded."""
+        return self.reply is None and not self.discarded
 
     @property
     def published_events(self) -> list[RuntimeEvent]:
         """All that was published since the start, in order."""
         return [*self._published]
-
-    @property
-    def _deltas(self) -> list[TextDelta]:
-        return [event for event in self._published if isinstance(event, TextDelta)]
 
     @property
     def _published(self) -> Sequence[RuntimeEvent]:
@@ -394,7 +366,3 @@ class RunningTurn:
     def _require_open(self) -> None:
         if self._closed:
             raise TurnClosed(f"turn {self.turn_id} is over")
-
-
-def _joined(deltas: Sequence[TextDelta]) -> str:
-    return "".join(f"{delta.text}" for delta in deltas)

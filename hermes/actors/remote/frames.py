@@ -1,0 +1,78 @@
+"""What nodes tell each other about the events of conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from hermes.events import RuntimeEvent
+
+
+class Ended(msgspec.Struct, frozen=True, tag_field="type", tag="ended"):
+    """A turn is on disk, or was refused. Its reply is read from the database."""
+
+    inbox_ids: tuple[int, ...]
+    dropped_by: int | None = None
+    """The command that cancelled these messages before their turn."""
+
+
+WireEvent: TypeAlias = RuntimeEvent | Ended
+
+
+class Item(msgspec.Struct, frozen=True, array_like=True):
+    """An event and its turn."""
+
+    turn_id: int | None
+    event: WireEvent
+
+
+class FeedId(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Identifies the feed of a conversation. Of two, the greater one is the newer one."""
+
+    fence: int
+    """The fence of the owner. It grows whenever the conversation gets another owner."""
+    opened: int
+    """How many feeds the owner had opened before."""
+    node: int
+
+
+class Published(msgspec.Struct, frozen=True, omit_defaults=True, tag="published"):
+    """Numbered events of a conversation, from its owner."""
+
+    key: str
+    feed: FeedId
+    before: int
+    """The number of the last event before these."""
+    items: Sequence[Item] = ()
+    whole: bool = False
+    """Whether the items are the state after event `before`, instead of the events after it."""
+    started_at: float | None = None
+    """When the running turn of a state began."""
+
+
+class Listening(msgspec.Struct, frozen=True, tag="listening"):
+    """A node has listeners for these conversations, or has none any more."""
+
+    node: int
+    keys: Sequence[str]
+    begins: bool = True
+
+
+class Missing(msgspec.Struct, frozen=True, tag="missing"):
+    """A node asks the owner of a conversation for the events after a number of a feed.
+
+    If the feed is another one, or its buffer does not go back that far, the owner sends the state.
+    """
+
+    node: int
+    key: str
+    feed: FeedId | None
+    after: int
+
+
+Frame: TypeAlias = Published | Listening | Missing
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(list[Frame]).decode
