@@ -38,6 +38,19 @@ def data_path() -> Path:
     return Path(base).expanduser() / "hermes" / "state.db"
 
 
+def is_database_url(database: str | os.PathLike[str]) -> bool:
+    """Return whether a database is given by a URL of PostgreSQL, not by the path of a file."""
+    return isinstance(database, str) and database.startswith(("postgresql://", "postgres://"))
+
+
+def shown_database(database: str | os.PathLike[str]) -> str:
+    """Return what names a database in texts: the path, or the URL with its hosts and name only."""
+    if not is_database_url(database):
+        return os.fspath(database)
+    address = str(database).partition("://")[2].partition("?")[0]
+    return f"postgresql://{address.rpartition('@')[2]}"
+
+
 class CompressionConfig(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a conversation is compressed, and how far.
 

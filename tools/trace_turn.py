@@ -66,7 +66,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "other SQL": ("store/conversations/", "store/records/"),
     "recording": ("actors/recording/", "store/recordings/"),
     "group commit": (
-        "actors/kernel/", "store/actor.py", "store/async_store.py", "store/connection.py",
+        "actors/kernel/", "store/actor.py", "store/async_store.py", "store/sqlite/connection.py",
         "store/files/", "store/group_commit.py", "store/transaction.py", "store/verbs.py",
         "store/verb_kinds.py", "store/worker.py",
     ),
@@ -80,7 +80,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 UNGROUPED = "ungrouped"
 NOT_ON_PATH = (
     "testing/", "store/actor.py:StoreActor._index",
-    "store/conversations/search.py", "store/files/guard.py:FileGuard.check_files",
+    "store/conversations/search.py", "store/sqlite/guard.py:FileGuard.check_files",
 )  # fmt: skip
 """Prefixes of functions that do not count: the fakes, and what runs now and then."""
 

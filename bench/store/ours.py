@@ -31,7 +31,8 @@ from hermes.store import SessionStore, open_store
 FILLERS = 200
 
 
-def check_connection(connection: apsw.Connection) -> None:
+def check_connection(connection: object) -> None:
+    assert isinstance(connection, apsw.Connection)
     driver.check_durability(connection.execute)
 
 

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from importlib import metadata
 from pathlib import Path
 
-import apsw
 import attrs
 import msgspec
 
@@ -38,8 +37,8 @@ from hermes.settings.installation import (
     installed_extras,
     missing_extra,
 )
-from hermes.store.files import file_lock, runtime_lock
-from hermes.store.inspection import read_stats
+from hermes.store.sqlite import file_lock, runtime_lock
+from hermes.store.sqlite.inspection import read_stats, sqlite_version
 
 OTHERS_BITS = 0o077
 MAX_SCRIPT = 10_000
@@ -60,7 +59,7 @@ def versions() -> Iterator[Finding]:
     """Yield the versions, the packages that are too old, and the extras that are missing."""
     text = (
         f"Hermes {hermes.__version__}, Python {platform.python_version()}, "
-        f"SQLite {apsw.sqlite_lib_version()}, Trio {metadata.version('trio')}"
+        f"SQLite {sqlite_version()}, Trio {metadata.version('trio')}"
     )
     yield Finding("versions", text)
     for name, minimum in _required():

@@ -25,7 +25,7 @@ from hermes.settings.installation import command
 from hermes.standard_output import OutputFailed
 from hermes.store.cli.opening import existing_path, open_current
 from hermes.store.cli.output import Printer, RichMissing, format_time, print_json, require_rich
-from hermes.store.files import runtime_lock
+from hermes.store.sqlite import runtime_lock
 from hermes.texts import ENGLISH
 
 EPILOG = (

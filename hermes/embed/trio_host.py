@@ -31,8 +31,8 @@ from hermes.protocols import (
 from hermes.redaction import Redact
 from hermes.store import Clock, open_store
 from hermes.store.actor import SWEEP_INTERVAL
+from hermes.store.choosing import OpenWorker
 from hermes.store.hooks import HOOK_TIMEOUT
-from hermes.store.worker import OpenWorker, open_in_thread
 from hermes.texts import ENGLISH, Texts
 from hermes.texts.checks import require_usable
 
@@ -56,7 +56,7 @@ class RuntimeOptions(TypedDict, total=False):
     clock: Clock | None
     hook_timeout: float
     sweep_interval: float
-    open_worker: OpenWorker
+    open_worker: OpenWorker | None
     vfs: str | None
 
 
@@ -112,7 +112,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     clock: Clock | None = None,
     hook_timeout: float = HOOK_TIMEOUT,
     sweep_interval: float = SWEEP_INTERVAL,
-    open_worker: OpenWorker = open_in_thread,
+    open_worker: OpenWorker | None = None,
     vfs: str | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime on the SQLite file at `path`. Leaving the block drains it.
@@ -194,7 +194,7 @@ class _StoreOptions(TypedDict):
     sweep_interval: float
     max_wal_bytes: int
     limits: AttachmentLimits
-    open_worker: OpenWorker
+    open_worker: OpenWorker | None
     vfs: str | None
 
 
@@ -202,7 +202,7 @@ def _store_options(
     config: Config,
     hook_timeout: float,
     sweep_interval: float,
-    open_worker: OpenWorker,
+    open_worker: OpenWorker | None,
     vfs: str | None,
 ) -> _StoreOptions:
     """Return what the store is told; refuse intervals that have no meaning."""

@@ -36,8 +36,8 @@ from hermes.run.telemetry import Telemetry
 from hermes.settings import Problem, Settings, SettingsError
 from hermes.settings.installation import command
 from hermes.settings.schema import LogLevel
-from hermes.store.files import runtime_lock
-from hermes.store.files.file_lock import resolve
+from hermes.store.sqlite import runtime_lock
+from hermes.store.sqlite.file_lock import resolve
 from hermes.texts import Texts
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from hermes.errors import ActorStopped, AttachmentRefused, UnknownFile, actionab
 from hermes.events import TurnEnded, TurnStarted
 from hermes.messages import JsonObject
 from hermes.session_keys import CLIENT_PLATFORM, MAX_LENGTH, require_encodable
-from hermes.store.files.file_lock import resolve
+from hermes.store.sqlite.file_lock import resolve
 from hermes.texts import ENGLISH, Texts
 
 CONNECT_TIMEOUT = 1.0

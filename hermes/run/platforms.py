@@ -17,7 +17,7 @@ from hermes.settings import Problem, Settings, SettingsError
 from hermes.settings.http import HttpConfig
 from hermes.settings.installation import command
 from hermes.settings.schema import TelegramTable
-from hermes.store.files.file_lock import resolve
+from hermes.store.sqlite.file_lock import resolve
 from hermes.telemetry.collecting import Collected
 from hermes.texts import Texts
 

@@ -30,7 +30,7 @@ from hermes.run import logs, status
 from hermes.run.configuration import Configuration, expand_path
 from hermes.run.references import check_references, secret_values
 from hermes.settings import Settings, SettingsError
-from hermes.store.files import file_lock, runtime_lock
+from hermes.store.sqlite import file_lock, runtime_lock
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from hermes.errors import StoreError
 from hermes.messages import StoreStats
 from hermes.run.configuration import Configuration, expand_path
 from hermes.settings import SettingsError
-from hermes.store.files import file_lock, runtime_lock
-from hermes.store.inspection import read_stats
+from hermes.store.sqlite import file_lock, runtime_lock
+from hermes.store.sqlite.inspection import read_stats
 from hermes.telemetry.metrics import FORMAT, Metrics
 
 RUNNING, NOT_RUNNING, UNREADABLE = 0, 1, 3

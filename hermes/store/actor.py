@@ -15,7 +15,6 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
-import apsw
 import attrs
 import trio
 
@@ -25,20 +24,18 @@ from hermes.background import set_event, start_soon, until_memory
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, StoreStatistics, Transcript
-from hermes.store.connection import Database, translate
 from hermes.store.conversations import boundaries, messages, routes, search
+from hermes.store.engine import Connection, Connections, Worker
 from hermes.store.group_commit import (
     Group,
     commit_group,
     commit_one,
     commit_unflushed,
-    read,
     run_outside,
 )
 from hermes.store.hooks import HookRunner
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Clock, Transaction, Work
-from hermes.store.worker import Connections, Worker
 
 log: Final = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -64,7 +61,7 @@ class _Write(Request[R]):
 class _Alone(Request[R]):
     """A function that runs on the writing connection outside of any group commit."""
 
-    function: Callable[[Database], R] = attrs.field(kw_only=True)
+    function: Callable[[Connection], R] = attrs.field(kw_only=True)
 
 
 @attrs.frozen
@@ -136,33 +133,32 @@ class StoreActor:
 
     def transact_alone(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run long work in a separate transaction, so that it delays no group commit."""
-        check = self._connections.guard.check
-        return self.run_alone(lambda db: commit_one(db, self._clock, check, work))
+        return self.run_alone(lambda db: commit_one(db, self._clock, work))
 
-    def run_alone(self, function: Callable[[Database], R]) -> Coroutine[object, object, R]:
+    def run_alone(self, function: Callable[[Connection], R]) -> Coroutine[object, object, R]:
         """Run a function on the writing connection, outside of any transaction."""
         return _Alone(function=function).wait(self._requests)
 
     def snapshot(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run work that only reads, in one read transaction."""
-        return self._read(self._connections.reader, lambda db: read(db, self._clock, work))
+        return self._read(self._connections.reader, lambda db: db.run_read(self._clock, work))
 
     def browse(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run work that only reads and may take long; it does not delay `snapshot`."""
-        return self.run_beside(lambda db: read(db, self._clock, work))
+        return self.run_beside(lambda db: db.run_read(self._clock, work))
 
-    def run_beside(self, function: Callable[[Database], R]) -> Coroutine[object, object, R]:
+    def run_beside(self, function: Callable[[Connection], R]) -> Coroutine[object, object, R]:
         """Run a function on the connection for long reads."""
         return self._read(self._connections.browser, lambda db: run_outside(db, function))
 
-    async def _read(self, worker: Worker, function: Callable[[Database], R]) -> R:
+    async def _read(self, worker: Worker, function: Callable[[Connection], R]) -> R:
         self._requests.require_open()
         # The read itself cannot be cancelled; without this, nor could a loop of reads.
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
             return await worker.run(function)
         except StoreFailed as failure:  # the database is damaged; a search index can be rebuilt
-            if not search.is_damaged_index(failure.__cause__):
+            if not worker.db.is_search_damage(failure.__cause__):
                 self._fail(failure)
             raise
 
@@ -268,17 +264,17 @@ class StoreActor:
         writes = [request for request in requests if not request.abandoned]
         if not writes:
             return
-        writer, check = self._connections.writer, self._connections.guard.check
+        writer = self._connections.writer
         commit = commit_group if any(each.flush for each in writes) else commit_unflushed
         group = await writer.run(
-            lambda db: commit(db, self._clock, check, [each.transaction for each in writes]),
+            lambda db: commit(db, self._clock, [each.transaction for each in writes]),
             lambda group: self._answer(writes, group),
         )
         self._flushes += commit is commit_group
         if isinstance(group.stopped, StoreFailed):
             raise group.stopped
         if writer.db.checkpoint_due:
-            await self._checkpoint()
+            await writer.run(lambda db: db.checkpoint())
 
     def _answer(self, writes: Sequence[_Write[Any]], group: Group[Any]) -> None:
         """Pass on what was committed, then answer the requests."""
@@ -309,17 +305,11 @@ class StoreActor:
             try:
                 value = await self._connections.writer.run(request.function)
             except Exception as error:
-                request.fail(failure := translate(error))
+                request.fail(failure := self._connections.writer.db.translate(error))
                 if isinstance(failure, StoreFailed):
                     raise failure from error
             else:
                 request.answer(value)
-
-    async def _checkpoint(self) -> None:
-        try:
-            await self._connections.writer.run(Database.checkpoint)
-        except apsw.Error as error:  # committed data is safe; the next checkpoint tries again
-            log.debug("checkpoint failed: %s", error)
 
     # Background tasks
 
@@ -373,7 +363,7 @@ class StoreActor:
         Returns the sessions that expired. Raises `StoreFailed` if the file was removed or replaced.
         """
         try:
-            self._connections.guard.check_files()
+            self._connections.check()
         except StoreFailed as failure:
             self._fail(failure)
             raise

@@ -10,37 +10,25 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
-import apsw
 import trio
 from msgspec.structs import replace
 
-from hermes.background import cancel, open_background, protected, start_soon
-from hermes.config import MAX_WAL_BYTES, AttachmentLimits
-from hermes.errors import HermesError, StoreBusy, StoreFailed
+from hermes.background import open_background, protected, start_soon
+from hermes.config import AttachmentLimits
+from hermes.errors import HermesError
 from hermes.messages import Attachment, Hooks, Imported, StoredFile, StorePulse, StoreSnapshot
-from hermes.store import connection
 from hermes.store.actor import MAX_WAITING, SWEEP_INTERVAL, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
+from hermes.store.choosing import OpenWorker, engine_of
 from hermes.store.conversations.search import unindexed
-from hermes.store.files import blob_reading, file_lock, staging
+from hermes.store.files import blob_reading, staging
 from hermes.store.files.contents import SPARED
-from hermes.store.files.guard import FileGuard
-from hermes.store.files.runtime_lock import RuntimeLock
-from hermes.store.group_commit import read
 from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
-from hermes.store.maintenance import backups, imports, stats, transfer
+from hermes.store.maintenance import imports, stats, transfer
 from hermes.store.records import live
 from hermes.store.transaction import Clock, Work
 from hermes.store.verb_kinds import Chunked
 from hermes.store.verbs import StoreVerbs
-from hermes.store.worker import (
-    Connections,
-    OpenWorker,
-    Worker,
-    open_in_thread,
-    run_in_thread,
-    watch,
-)
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -58,7 +46,8 @@ class Store(StoreActor, StoreVerbs):
         """Bring the search index up to date, then run work that reads it."""
         if await self.snapshot(unindexed):
             await self.index_pending()
-        return await self._read(self._connections.searcher, lambda db: read(db, self._clock, work))
+        searcher = self._connections.searcher
+        return await self._read(searcher, lambda db: db.run_read(self._clock, work))
 
     async def run_chunked(self, chunks: Generator[Work[S], S, R], *, alone: bool = False) -> R:
         """Run each piece of a chunked operation in its own request.
@@ -81,26 +70,25 @@ class Store(StoreActor, StoreVerbs):
             commits=seen.commits,
             requests=seen.requests,
             largest_batch=seen.largest_batch,
-            wal_limit=self._connections.writer.db.max_log_pages * connection.PAGE_SIZE,
+            wal_limit=self._connections.writer.db.log_limit,
         )
         return replace(found, health=health)
 
     async def pulse(self) -> StorePulse:
         """Return what changes from second to second; one transaction that reads open rows only."""
-        db, page = self._connections.writer.db, connection.PAGE_SIZE
-        counts, (wal, size) = await self.browse(lambda tx: (live.live_counts(tx), stats.files(tx)))
+        counts, sizes = await self.browse(lambda tx: (live.live_counts(tx), tx.sizes()))
         return StorePulse(
             counts=counts,
             writer=self.statistics(),
             queue_limit=MAX_WAITING,
-            wal_bytes=wal,
-            wal_limit=db.max_log_pages * page,
-            database_bytes=size,
+            wal_bytes=sizes.log,
+            wal_limit=self._connections.writer.db.log_limit,
+            database_bytes=sizes.database,
         )
 
     async def vacuum(self) -> None:
         """Return free space to the file system; writes wait meanwhile."""
-        await self.run_alone(backups.vacuum)
+        await self.run_alone(lambda db: db.vacuum())
 
     async def backup(self, target: str | os.PathLike[str]) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
@@ -108,7 +96,7 @@ class Store(StoreActor, StoreVerbs):
         Attached files are copied to a folder next to it, `target.blobs`, by hard links if possible.
         The copy appears when it is complete. Raises `StoreRefused` if the target exists.
         """
-        return await self.run_beside(lambda db: backups.backup(db, Path(target)))
+        return await self.run_beside(lambda db: db.backup_to(Path(target)))
 
     async def export_lines(self, *session_ids: str) -> AsyncGenerator[str]:
         """Yield the lines of an export, with attached files, for `import_sessions`.
@@ -250,17 +238,20 @@ async def open_store(  # noqa: PLR0913
     hook_timeout: float = HOOK_TIMEOUT,
     sweep_interval: float = SWEEP_INTERVAL,
     clock: Clock | None = None,
-    max_wal_bytes: int = MAX_WAL_BYTES,
+    max_wal_bytes: int | None = None,
     limits: AttachmentLimits | None = None,
-    open_worker: OpenWorker = open_in_thread,
+    open_worker: OpenWorker | None = None,
     vfs: str | None = None,
 ) -> AsyncIterator[Store]:
-    """Open the store as the one runtime of its file; leaving the block commits what still waits.
+    """Open the store as a runtime; leaving the block commits what still waits.
 
-    `hooks` maps events to lists of callables, each of which may run for `hook_timeout` seconds.
-    Sessions are checked for expiry every `sweep_interval` seconds. Messages are refused while the
-    write-ahead log has `max_wal_bytes` or more. `limits` says what may be attached. `open_worker`
-    decides where SQL runs: in threads, or inline for tests (`hermes.testing.inline`).
+    `path` is the path of an SQLite file, or a URL of PostgreSQL (`postgresql://…`). `hooks` maps
+    events to lists of callables, each of which may run for `hook_timeout` seconds. Sessions are
+    checked for expiry every `sweep_interval` seconds. `limits` says what may be attached.
+
+    For SQLite only: messages are refused while the write-ahead log has `max_wal_bytes` or more.
+    `open_worker` decides where SQL runs: in threads, or inline for tests (`hermes.testing.inline`).
+    `vfs` is the name of SQLite's interface to the file system.
 
     Raises `StoreInUse` if another runtime owns the file, and `StoreRefused` if it cannot be used as
     a store. Raises `StoreFailed` out of the block if the store cannot go on.
@@ -268,107 +259,22 @@ async def open_store(  # noqa: PLR0913
     hooks = hooks or {}
     require_hooks(hooks)
     clock = clock or Clock()
-    threads = open_worker is open_in_thread
-    real = file_lock.resolve(path)
-    had_lock = file_lock.has_lock(real)
-    lock = RuntimeLock(real)
-    try:
-        opened = _open_connections(
-            real, clock, open_worker, vfs, had_lock=had_lock, threads=threads
-        )
-        async with opened as connections, open_background() as writing:
-            lock.lock_database()  # it may have been created just now
-            connections.writer.db.limit_log(max_wal_bytes // connection.PAGE_SIZE)
-            connections.writer.db.limits = limits or AttachmentLimits()
-            with ExitStack() as at_end:
-                async with open_background() as background:
-                    store = Store(
-                        connections,
-                        clock,
-                        hooks,
-                        hook_timeout=hook_timeout,
-                        hook_threads=threads,
-                    )
-                    at_end.callback(store.close)  # after the background tasks, whose writes count
-                    start_soon(writing, store.write)
-                    try:
-                        store.start_background(background, sweep_interval)
-                        yield store
-                    finally:
-                        store.stop_hooks()
-    finally:
-        lock.close()
-
-
-@protected
-async def _open_connections(
-    path: Path,
-    clock: Clock,
-    open_worker: OpenWorker,
-    vfs: str | None,
-    *,
-    had_lock: bool,
-    threads: bool,
-) -> AsyncIterator[Connections]:
-    workers: list[Worker] = []
-    async with _watched():
-        with file_lock.no_trace(path, had_lock=had_lock):
-            first, guard = await _open_first(path, clock, vfs, threads=threads)
-        try:
-            try:
-                for readonly in (False, True, True, True):
-                    worker = await open_worker(path, readonly=readonly, vfs=vfs)
-                    workers.append(worker)
-            except apsw.Error as error:
-                raise connection.unreadable(path, error) from error
-            finally:
-                first.close()
-            writer, reader, browser, searcher = workers
-            if first.stamp is not None:
-                first.stamp.db, writer.db.stamp = writer.db, first.stamp
-            yield Connections(writer, reader, browser, searcher, guard)
-        finally:
-            with trio.CancelScope(shield=True):
-                guard.leave()
-                for worker in reversed(workers):  # the writer last: it may remove the log
-                    await worker.aclose()
-                guard.close()
-
-
-@protected
-async def _watched() -> AsyncIterator[None]:
-    """Watch the store's threads during the block, even if it is cancelled."""
-    until = trio.CancelScope(shield=True)
-    async with open_background() as nursery:
-        start_soon(nursery, watch, until)
-        try:
-            yield
-        finally:
-            cancel(until)
-
-
-@trio.lowlevel.enable_ki_protection
-async def _open_first(
-    path: Path, clock: Clock, vfs: str | None, *, threads: bool
-) -> tuple[connection.Database, FileGuard]:
-    """Open a first connection, which migrates the file, and the guard of the file's locks."""
-
-    def open_it() -> tuple[connection.Database, FileGuard]:
-        db, guard = connection.open_guarded(path, clock, vfs)
-        try:
-            with suppress(apsw.Error, StoreFailed):  # it is tried again at the next checkpoint
-                db.stamp = guard.new_stamp(db)
-                db.checkpoint()
-        except BaseException:  # such as a `MemoryError`: it may hold a lock
-            db.close()
-            guard.close()
-            raise
-        return db, guard
-
-    deadline = trio.current_time() + file_lock.OPENING_SECONDS
-    while (opening := file_lock.Opening(path)).waits:
-        if trio.current_time() > deadline:
-            raise StoreBusy(f"{path} is being opened by another process; try again")
-        await trio.sleep(file_lock.OPENING_PAUSE)
-    with opening:
-        return await run_in_thread(open_it) if threads else open_it()
+    engine = engine_of(path, max_wal_bytes=max_wal_bytes, open_worker=open_worker, vfs=vfs)
+    async with engine.open(clock) as connections, open_background() as writing:
+        connections.writer.db.limits = limits or AttachmentLimits()
+        with ExitStack() as at_end:
+            async with open_background() as background:
+                store = Store(
+                    connections,
+                    clock,
+                    hooks,
+                    hook_timeout=hook_timeout,
+                    hook_threads=engine.threads,
+                )
+                at_end.callback(store.close)  # after the background tasks, whose writes count
+                start_soon(writing, store.write)
+                try:
+                    store.start_background(background, sweep_interval)
+                    yield store
+                finally:
+                    store.stop_hooks()

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
-
-import apsw
+from typing import Self, TypeVar
 
 from hermes.errors import ActorStopped
 from hermes.messages import Attachment, Imported, StoredFile
-from hermes.store import connection, word_forms
 from hermes.store.attachments import rows as attachments, sweep
-from hermes.store.conversations.search import unindexed
-from hermes.store.files import blob_reading, file_lock, staging
-from hermes.store.group_commit import commit_one, read, run_outside
-from hermes.store.maintenance import backups, imports, transfer
+from hermes.store.choosing import engine_of
+from hermes.store.conversations.search import has_all_forms, unindexed
+from hermes.store.engine import Connection, Progress
+from hermes.store.files import blob_reading, staging
+from hermes.store.group_commit import commit_one, run_outside
+from hermes.store.maintenance import imports, transfer
 from hermes.store.transaction import Clock, Work
 from hermes.store.verb_kinds import Chunked
 from hermes.store.verbs import StoreVerbs
-
-log: Final = logging.getLogger(__name__)
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -45,16 +42,19 @@ class SessionStore(StoreVerbs):
         clock: Clock | None = None,
         vfs: str | None = None,
     ) -> None:
-        """Open the file, and create it if it does not exist. A file of an older schema is migrated.
+        """Open the path of an SQLite file, or a URL of PostgreSQL (`postgresql://…`).
 
-        Raises `StoreRefused` if the file cannot be used as a store; it is left as it is then.
+        The database is created if it does not exist, and migrated if its schema is older. Raises
+        `StoreRefused` if it cannot be used as a store; it is left as it is then. `vfs` is the name
+        of SQLite's interface to the file system.
         """
-        self.path: Path = file_lock.resolve(path)
+        engine = engine_of(path, vfs=vfs)
+        self.label: str = engine.label
+        self.path: Path | None = engine.path
         self._clock = clock or Clock()
         self._lock = threading.RLock()
-        had_lock = file_lock.has_lock(self.path)
-        with file_lock.no_trace(self.path, had_lock=had_lock), file_lock.wait_opening(self.path):
-            self._db, self._guard = connection.open_guarded(self.path, self._clock, vfs)
+        self._closing = ExitStack()
+        self._db: Connection = self._closing.enter_context(engine.connect(self._clock))
         self._open = True
 
     def __enter__(self) -> Self:
@@ -73,21 +73,19 @@ class SessionStore(StoreVerbs):
         with self._lock:
             if self._open:
                 self._open = False
-                self._guard.leave()
-                self._db.close()
-                self._guard.close()
+                self._closing.close()
 
     def transact(self, work: Work[R]) -> R:
         """Run the work in one transaction and return its result."""
         with self._lock:
             self._require_open()
             try:
-                value = commit_one(self._db, self._clock, self._guard.check, work)
+                value = commit_one(self._db, self._clock, work)
             except BaseException:
                 self._db.roll_back()
                 raise
             if self._db.checkpoint_due:
-                self._checkpoint()
+                self._db.checkpoint()
             return value
 
     def transact_unflushed(self, work: Work[R]) -> R:
@@ -107,7 +105,7 @@ class SessionStore(StoreVerbs):
         with self._lock:
             self._require_open()
             try:
-                return read(self._db, self._clock, work)
+                return self._db.run_read(self._clock, work)
             except BaseException:
                 self._db.roll_back()
                 raise
@@ -123,7 +121,7 @@ class SessionStore(StoreVerbs):
         """
         if self.snapshot(unindexed):
             self.index_pending()
-        if not self.snapshot(word_forms.is_complete):
+        if not self.snapshot(has_all_forms):
             self.index_word_forms()
         return self.snapshot(work)
 
@@ -211,30 +209,22 @@ class SessionStore(StoreVerbs):
 
     def vacuum(self) -> None:
         """Return free space to the file system."""
-        self._run(backups.vacuum)
+        self._run(lambda db: db.vacuum())
 
-    def backup(
-        self, target: str | os.PathLike[str], *, progress: backups.Progress | None = None
-    ) -> Path:
+    def backup(self, target: str | os.PathLike[str], *, progress: Progress | None = None) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
 
         Attached files are copied to a folder next to it, `target.blobs`, by hard links if possible.
         The copy appears when it is complete. `progress` is called with the number of pages that are
         copied and the number of all. Raises `StoreRefused` if the target exists.
         """
-        return self._run(lambda db: backups.backup(db, Path(target), progress=progress))
+        return self._run(lambda db: db.backup_to(Path(target), progress))
 
-    def _run(self, function: Callable[[connection.Database], R]) -> R:
+    def _run(self, function: Callable[[Connection], R]) -> R:
         with self._lock:
             self._require_open()
             return run_outside(self._db, function)
 
     def _require_open(self) -> None:
         if not self._open:
-            raise ActorStopped(f"{self.path} is closed")
-
-    def _checkpoint(self) -> None:
-        try:
-            self._db.checkpoint()
-        except apsw.Error as error:  # committed data is safe; the next checkpoint tries again
-            log.debug("%s: checkpoint failed: %s", self.path, error)
+            raise ActorStopped(f"{self.label} is closed")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from hermes.store import word_forms
 from hermes.store.attachments import rows as attachments, uploads
 from hermes.store.conversations import (
     boundaries,
@@ -232,7 +231,7 @@ class StoreVerbs:
     list_sessions: Final = browses(listing.list_sessions)
     search_messages: Final = searches(search.search_messages)
     index_pending: Final = chunked(search.index_pending)
-    index_word_forms: Final = chunked(word_forms.add_all)
+    index_word_forms: Final = chunked(search.index_word_forms)
     check_search: Final = alone(search.check_search)
     rebuild_search: Final = alone(search.rebuild_search)
 

@@ -12,67 +12,32 @@ import atexit
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Coroutine
 from queue import SimpleQueue
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import attrs
 import outcome
 import trio
 from outcome import Error, Maybe, Value
 
-from hermes.background import resume, until_memory
+from hermes.background import (
+    cancel,
+    open_background,
+    protected,
+    resume,
+    start_soon,
+    until_memory,
+)
 from hermes.errors import ActorStopped
 from hermes.forks import watch_forks
-from hermes.store.connection import Database
-from hermes.store.files.guard import FileGuard
+from hermes.store.engine import Connection, Then
 
 R = TypeVar("R")
-
-
-Then: TypeAlias = Callable[[R], None]
 
 WATCH_INTERVAL = 1.0
 BUSY_WATCH_INTERVAL = 0.01
 MEMORY_DELAY = 0.01
-
-
-class Worker(Protocol):
-    """Runs functions on one connection, one at a time."""
-
-    db: Database
-
-    async def run(self, function: Callable[[Database], R], then: Then[R] | None = None) -> R:
-        """Run the function with the connection, and return its result.
-
-        `then` is called with the result before the caller is resumed.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        ...
-
-
-class OpenWorker(Protocol):
-    """Opens a connection to the file and returns its worker."""
-
-    async def __call__(self, path: Path, *, readonly: bool, vfs: str | None) -> Worker: ...
-
-
-@attrs.frozen
-class Connections:
-    """The connections of one store, and the guard of its file.
-
-    Reads that may take long use `browser`, and searches `searcher`, so that they delay no others.
-    """
-
-    writer: Worker
-    reader: Worker
-    browser: Worker
-    searcher: Worker
-    guard: FileGuard
 
 
 @attrs.define
@@ -199,13 +164,13 @@ def _refuse_abort(_: object) -> trio.lowlevel.Abort:
 class ThreadWorker:
     """A connection with its own thread."""
 
-    def __init__(self, thread: StoreThread, db: Database) -> None:
+    def __init__(self, thread: StoreThread, db: Connection) -> None:
         self._thread = thread
         self.db = db
 
     # This returns a coroutine instead of being one: each layer costs at each resume.
     def run(
-        self, function: Callable[[Database], R], then: Then[R] | None = None
+        self, function: Callable[[Connection], R], then: Then[R] | None = None
     ) -> Coroutine[object, object, R]:
         """See `Worker.run`."""
         return self._thread.run(lambda: function(self.db), then)
@@ -231,15 +196,27 @@ async def run_in_thread(function: Callable[[], R]) -> R:
 
 
 @trio.lowlevel.enable_ki_protection
-async def open_in_thread(path: Path, *, readonly: bool, vfs: str | None) -> ThreadWorker:
+async def start_worker(connect: Callable[[], Connection]) -> ThreadWorker:
     """Open a connection in a new thread."""
     thread = StoreThread()
     try:
-        db = await thread.run(lambda: Database(path, readonly=readonly, vfs=vfs))
+        db = await thread.run(connect)
     except BaseException:
         thread.end()
         raise
     return ThreadWorker(thread, db)
+
+
+@protected
+async def watched() -> AsyncIterator[None]:
+    """Watch the store's threads during the block, even if it is cancelled."""
+    until = trio.CancelScope(shield=True)
+    async with open_background() as nursery:
+        start_soon(nursery, watch, until)
+        try:
+            yield
+        finally:
+            cancel(until)
 
 
 async def watch(until: trio.CancelScope) -> None:

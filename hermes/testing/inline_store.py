@@ -14,8 +14,9 @@ from typing import Literal, TypeAlias, TypeVar
 import apsw
 import trio
 
-from hermes.store.connection import Database
-from hermes.store.worker import OpenWorker, Then
+from hermes.store.engine import Connection, Then, Worker
+from hermes.store.sqlite.connection import Database
+from hermes.store.sqlite.engine import OpenWorker
 
 R = TypeVar("R")
 
@@ -60,10 +61,10 @@ class FaultyDatabase(Database):
 class InlineWorker:
     """A connection that runs functions in Trio's own thread."""
 
-    def __init__(self, db: Database) -> None:
-        self.db = db
+    def __init__(self, db: Connection) -> None:
+        self.db: Connection = db
 
-    async def run(self, function: Callable[[Database], R], then: Then[R] | None = None) -> R:
+    async def run(self, function: Callable[[Connection], R], then: Then[R] | None = None) -> R:
         """Run the function after a checkpoint, at which other tasks run as they would meanwhile."""
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()
@@ -83,7 +84,7 @@ def inline(faults: Callable[[], CommitFault | None] = lambda: None) -> OpenWorke
     `faults` is called before each COMMIT of the writing connection.
     """
 
-    async def open_inline(path: Path, *, readonly: bool, vfs: str | None) -> InlineWorker:
+    async def open_inline(path: Path, *, readonly: bool, vfs: str | None) -> Worker:
         await trio.lowlevel.checkpoint()
         if readonly:
             return InlineWorker(Database(path, readonly=True, vfs=vfs))

@@ -27,7 +27,7 @@ from hermes.errors import (
     StoreFailed,
 )
 from hermes.store import SessionStore, open_store
-from hermes.store.connection import BUSY_TRIES
+from hermes.store.sqlite.connection import BUSY_TRIES
 from hermes.testing import inline
 from tests.campaigns.io_workloads import REOPEN, WORKLOADS, Step, Text
 from tests.support.faulty_vfs import Fault, FaultyVFS

@@ -55,7 +55,7 @@ EVERY = [
     ),
     Mutant(
         breaks="a file that was replaced is noticed before the next commit",
-        file="hermes/store/files/guard.py",
+        file="hermes/store/sqlite/guard.py",
         old="            self._check_changed(seen)",
         new="            self._settled = seen",
     ),

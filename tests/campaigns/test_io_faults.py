@@ -23,7 +23,7 @@ from hermes.errors import (
     StoreFailed,
 )
 from hermes.store import SessionStore
-from hermes.store.connection import BUSY_TRIES
+from hermes.store.sqlite.connection import BUSY_TRIES
 from tests.campaigns.io_driver import Case, CaseResult, Driver, run_case, template
 from tests.support.faulty_vfs import CAN_FAIL, Fault, FaultyVFS
 from tests.support.folders import quick_folder

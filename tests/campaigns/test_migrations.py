@@ -16,7 +16,7 @@ from hermes import Inbound
 from hermes.errors import StoreRefused, UnknownSession
 from hermes.messages import InboxReply
 from hermes.store import SessionStore
-from hermes.store.schema import APPLICATION_ID, MIGRATIONS
+from hermes.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from tests.support.folders import quick_folder
 from tests.support.migrating import ROWS, open_server
 

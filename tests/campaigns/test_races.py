@@ -14,7 +14,8 @@ import apsw
 import pytest
 
 from hermes.messages import Message
-from hermes.store import SessionStore, schema
+from hermes.store import SessionStore
+from hermes.store.sqlite import schema
 from tests.support.racing import racing
 
 DAY = 86400.0

@@ -13,8 +13,8 @@ from hermes.errors import StoreBusy, StoreError, StoreRefused
 from hermes.messages import Attachment
 from hermes.store import SessionStore
 from hermes.store.files.blobs import BlobFolder
-from hermes.store.maintenance import backups
-from hermes.store.schema import APPLICATION_ID, MIGRATIONS
+from hermes.store.sqlite import backups
+from hermes.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from tests.support.stores import KINDS, open_kind
 
 KEY = "agent:main:telegram:dm:1"

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from hermes.errors import StoreError, UnknownSession
 from hermes.messages import Message, SearchHit, ToolCall
 from hermes.store import open_store
-from hermes.store.conversations import search
+from hermes.store.sqlite import search
 
 WRITE_ELSEWHERE = """
 import sys

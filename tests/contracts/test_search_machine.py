@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hermes.messages import Appended, Head, Message, StoredMessage, ToolCall, Usage
-from hermes.store import Clock, SessionStore, word_forms
-from hermes.store.conversations import search
+from hermes.store import Clock, SessionStore
+from hermes.store.sqlite import search, word_forms
 from tests.support.folders import quick_directory
 
 WORDS = ["apple", "pear", "plum", "Äpfel", "x1"]
@@ -274,7 +274,7 @@ class SearchMachine(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 8))
     def index_a_little(self, size):
-        done = self.store.transact(lambda tx: search.index_step(tx, size))
+        done = self.store.transact(lambda tx: search.index_some(tx, size))
         assert 0 <= done <= size
         if done == 0:  # indexing stops here if everything is indexed
             assert not self.store.snapshot(search.unindexed)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from hermes.store import open_store, word_forms
+from hermes.store import open_store
 from hermes.store.conversations import search
+from hermes.store.sqlite import word_forms
 from hermes.testing import inline
 
 

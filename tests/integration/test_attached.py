@@ -16,7 +16,7 @@ import pytest
 
 from hermes.adapters.jsonrpc.socket_server import MAX_CLIENTS, TOO_MANY_CLIENTS
 from hermes.messages import ToolCall
-from hermes.store.files import runtime_lock
+from hermes.store.sqlite import runtime_lock
 from hermes.testing import ModelAnswer
 from tests.support.served_model import served
 from tests.support.tty import END, ENTER, INTERRUPT, Tty

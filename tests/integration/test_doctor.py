@@ -13,7 +13,7 @@ import trio
 
 from hermes.cli import checks
 from hermes.store import SessionStore
-from hermes.store.files import runtime_lock
+from hermes.store.sqlite import runtime_lock
 from hermes.testing import Refuse, open_model, open_transcription
 from hermes.testing.telegram import TOKEN, open_telegram
 

@@ -13,8 +13,8 @@ from outcome import Error
 
 from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull
 from hermes.store import SessionStore, open_store
-from hermes.store.connection import Database
 from hermes.store.group_commit import commit_group, commit_one
+from hermes.store.sqlite.connection import Database
 from hermes.testing import inline
 from tests.support.faulty_vfs import Fault, FaultyVFS
 
@@ -104,7 +104,8 @@ def commit(db, world):
     """Commit requests as one batch; returns the outcome of each, and of the batch."""
 
     def run(*batch, check=fine):
-        group = commit_group(db, world.clock, check, batch)
+        db.check = check
+        group = commit_group(db, world.clock, batch)
         return [result_of(outcome) for outcome in group.outcomes], group
 
     return run
@@ -306,10 +307,10 @@ def test_a_lock_of_another_process_fails_a_single_request(db, world, path):
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreBusy):
-        commit_one(db, world.clock, fine, put("a"))
+        commit_one(db, world.clock, put("a"))
     other.execute("ROLLBACK")
     other.close()
-    assert commit_one(db, world.clock, fine, put("a")) == "a"
+    assert commit_one(db, world.clock, put("a")) == "a"
 
 
 # At COMMIT, any other error: the outcome is unknown

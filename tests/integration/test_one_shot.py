@@ -15,7 +15,7 @@ import pytest
 from hermes.messages import ToolCall
 from hermes.run.attached import KEPT
 from hermes.store import SessionStore
-from hermes.store.inspection import read_stats
+from hermes.store.sqlite.inspection import read_stats
 from hermes.testing import ModelAnswer, Refuse
 from tests.support.served_model import served
 from tests.support.tty import ENTER, INTERRUPT, Tty

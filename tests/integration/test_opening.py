@@ -18,9 +18,9 @@ import trio
 
 from hermes.errors import StoreInUse, StoreRefused
 from hermes.store import SessionStore, open_store
-from hermes.store.files.file_lock import refuse_network_file_system, refuse_old_sqlite
-from hermes.store.files.runtime_lock import LOCK_PAUSE, LOCK_TRIES
-from hermes.store.schema import APPLICATION_ID, MIGRATIONS
+from hermes.store.sqlite.file_lock import refuse_network_file_system, refuse_old_sqlite
+from hermes.store.sqlite.runtime_lock import LOCK_PAUSE, LOCK_TRIES
+from hermes.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from tests.support.faulty_vfs import Fault, FaultyVFS
 
 ROOT = Path(__file__).parents[2]

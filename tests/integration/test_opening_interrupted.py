@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hermes.embed import start_runtime
-from hermes.store.files.runtime_lock import owner
+from hermes.store.sqlite.runtime_lock import owner
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -60,7 +60,7 @@ use(lambda: say("open") or signal.pause())
 
 AT_EVERY_LINE = """
 import contextlib, json
-from hermes.store.files.runtime_lock import owner
+from hermes.store.sqlite.runtime_lock import owner
 
 STEP = int(sys.argv[3])
 # Not in `threading`: a trace function can interrupt it even inside `with lock`, a signal cannot.

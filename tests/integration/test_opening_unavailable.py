@@ -19,7 +19,7 @@ from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import StoreRefused, StoreUnavailable
 from hermes.run.__main__ import EPILOG
 from hermes.store import SessionStore, open_store
-from hermes.store.files.runtime_lock import RuntimeLock, owner
+from hermes.store.sqlite.runtime_lock import RuntimeLock, owner
 from tests.support.faulty_vfs import Fault, FaultyVFS
 
 ROOT = Path(__file__).parents[2]

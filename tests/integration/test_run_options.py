@@ -18,7 +18,7 @@ import trio
 from hermes.settings import example_config
 from hermes.settings.installation import EXTRAS
 from hermes.store import SessionStore
-from hermes.store.files import runtime_lock
+from hermes.store.sqlite import runtime_lock
 from hermes.testing import open_model
 from hermes.testing.telegram import TOKEN, open_telegram
 from tests.support import shell

@@ -15,7 +15,7 @@ from hermes import open_runtime
 from hermes.errors import StoreInUse, StoreRefused
 from hermes.run import status
 from hermes.store import SessionStore, open_store
-from hermes.store.files.runtime_lock import RuntimeLock, owner, require_free
+from hermes.store.sqlite.runtime_lock import RuntimeLock, owner, require_free
 from tests.support.killed_programs import IN_TURN, start_program
 
 
@@ -150,7 +150,7 @@ OPENERS = """
 import os, sys
 from pathlib import Path
 from hermes.errors import StoreRefused
-from hermes.store.files import file_lock
+from hermes.store.sqlite import file_lock
 
 def refuse():
     try:

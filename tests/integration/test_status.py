@@ -16,7 +16,7 @@ from hermes.errors import StoreInUse
 from hermes.messages import Inbound
 from hermes.run import status
 from hermes.store import SessionStore
-from hermes.store.files import runtime_lock
+from hermes.store.sqlite import runtime_lock
 
 BOT = """
 import sys, trio

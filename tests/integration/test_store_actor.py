@@ -21,8 +21,8 @@ from hermes.errors import (
 )
 from hermes.messages import Inbound, Message, TurnCommit
 from hermes.store import SessionStore, Store, actor, open_store
-from hermes.store.files.file_lock import Opening
 from hermes.store.maintenance.cleanup import BELIEVED_TIME, DAY
+from hermes.store.sqlite.file_lock import Opening
 from hermes.testing import inline
 from tests.support.stores import World, open_kind
 

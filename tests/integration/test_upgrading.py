@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hermes.store import SessionStore
-from hermes.store.schema import MIGRATIONS
+from hermes.store.sqlite.schema import MIGRATIONS
 from tests.support import shell
 
 ROOT = Path(__file__).parents[2]

@@ -70,7 +70,7 @@ async def test_the_bound_of_a_runtime_is_part_of_its_configuration(path):
 
 def test_a_session_store_has_the_same_bound(path):
     with SessionStore(path) as store:
-        store._db.limit_log(BOUND // 4096)
+        store._db.limit_log(BOUND)
         store.accept(message(0))
         with foreign_reader(path), pytest.raises(StoreBusy, match="write-ahead log"):
             for number in range(1, 100):

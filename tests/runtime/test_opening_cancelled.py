@@ -14,7 +14,7 @@ import trio
 
 from hermes import open_runtime
 from hermes.embed import open_runtime_asyncio
-from hermes.store.files.runtime_lock import owner
+from hermes.store.sqlite.runtime_lock import owner
 from hermes.store.worker import open_in_thread
 from tests.support.runtime import SECONDS
 

@@ -30,7 +30,8 @@ from hermes.messages import Approval, Message, ToolCall
 from hermes.redaction import Secret, StrictRedactor, ValueRedactor, redact_keys
 from hermes.redaction.keys import key_stream
 from hermes.sanitize import encodable, one_line, sanitize, scrub, shorten, visible
-from hermes.store.conversations import codec, search, titles
+from hermes.store.conversations import codec, titles
+from hermes.store.sqlite import search
 from hermes.texts import ENGLISH
 from hermes.transcript import compaction, questions
 from hermes.transcript.overflow import is_overflow

@@ -19,8 +19,8 @@ import apsw
 
 from hermes.errors import StoreRefused
 from hermes.store import SessionStore
-from hermes.store.conversations import search
-from hermes.store.schema import APPLICATION_ID, MIGRATIONS
+from hermes.store.sqlite import search
+from hermes.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 
 ROOT = Path(__file__).parents[2]
 ROWS = 3

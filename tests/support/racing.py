@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from hermes.errors import SessionEnded
 from hermes.messages import Message, Rotated
 from hermes.store import Clock, Rotation, SessionStore
-from hermes.store.connection import translate
 from hermes.store.conversations import messages, routes
-from hermes.store.transaction import Transaction
+from hermes.store.sqlite.errors import translate
+from hermes.store.sqlite.transaction import SqliteTransaction
 
 ROOT = Path(__file__).parents[2]
 APPENDS = 1000
@@ -73,7 +73,7 @@ class Deferred(SessionStore):
     def transact(self, work):
         try:
             self._db.execute("BEGIN")
-            value = work(Transaction.begin(self._db, self._clock))
+            value = work(SqliteTransaction.begin(self._db, self._clock))
             self._db.execute("COMMIT")
         except apsw.Error as error:
             raise translate(error) from error

@@ -19,7 +19,6 @@ from msgspec.structs import asdict
 from hermes.errors import BadImport, StoreRefused
 from hermes.messages import Imported
 from hermes.sanitize import one_line, sanitize
-from hermes.store import word_forms
 from hermes.store.cli.opening import (
     CURRENT_VERSION,
     exclusive,
@@ -41,6 +40,7 @@ from hermes.store.cli.output import (
     progress_bar,
 )
 from hermes.store.cli.show import report_unknown_session, resolve
+from hermes.store.conversations import search
 from hermes.store.files.blobs import BlobFolder
 from hermes.store.import_hermes_agent.importer import Report, import_home
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
@@ -295,8 +295,8 @@ def _migrate(path: Path) -> None:
     with progress_bar("migrating"):
         store = SessionStore(path)
     with store, progress_bar("indexing word forms", 1) as update:
-        total = store.snapshot(word_forms.remaining)
+        total = store.snapshot(search.forms_left)
         done = 0
-        while step := store.transact(word_forms.add_step):
+        while step := store.transact(search.forms_step):
             done += step
             update(done, total)

@@ -14,11 +14,10 @@ from typing import TypeVar
 
 from hermes.config import data_path
 from hermes.errors import StoreInUse, StoreRefused
-from hermes.store import connection, schema
 from hermes.store.cli.read_only import ReadOnlyStore, is_read_only, read_version, refusal
-from hermes.store.files import file_lock, runtime_lock
 from hermes.store.files.blobs import BlobFolder
-from hermes.store.files.runtime_lock import RuntimeLock
+from hermes.store.sqlite import file_lock, opening, runtime_lock, schema
+from hermes.store.sqlite.runtime_lock import RuntimeLock
 from hermes.store.sync_store import SessionStore
 from hermes.store.transaction import Work
 from hermes.store.verb_kinds import Chunked
@@ -44,7 +43,7 @@ def schema_version(path: Path) -> int:
     if is_read_only(path):
         return read_version(path)
     with file_lock.no_trace(path, had_lock=file_lock.has_lock(path)), file_lock.wait_opening(path):
-        return connection.stored_version(path)
+        return opening.stored_version(path)
 
 
 @contextmanager

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import tempfile
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-import apsw
-
 from hermes.errors import StoreError, StoreRefused
-from hermes.store import connection
 from hermes.store.conversations.search import unindexed
-from hermes.store.files import file_lock
-from hermes.store.files.blobs import BlobFolder
 from hermes.store.files.problems import may_write
+from hermes.store.sqlite import file_lock, opening
+from hermes.store.sqlite.inspection import open_unchanged
 from hermes.store.sync_store import SessionStore
 from hermes.store.transaction import Clock, Work
 
@@ -42,18 +36,18 @@ def refusal(path: Path) -> StoreRefused:
 def read_version(path: Path) -> int:
     """Return the schema version of a read-only file."""
     with ExitStack() as stack:
-        return connection.version_of(_open(path, stack), path)
+        return opening.version_of(open_unchanged(path, stack), path)
 
 
 class ReadOnlyStore(SessionStore):
     """A store without the verbs that write: they raise `StoreRefused`. Nothing is created."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.label, self.path, self._path = str(path), path, path
         self._clock = Clock()
         self._lock = threading.RLock()
         self._stack = ExitStack()
-        self._db = _open(path, self._stack)
+        self._db = open_unchanged(path, self._stack)
         self._before = _state(path)
         self._open = True
 
@@ -63,47 +57,18 @@ class ReadOnlyStore(SessionStore):
             return
         self._open = False
         self._stack.close()
-        if _state(self.path) != self._before:
+        if _state(self._path) != self._before:
             raise StoreError(f"{self.path} was modified meanwhile; run the command again")
 
     def transact(self, work: Work[R]) -> R:
         """Raise `StoreRefused`."""
-        raise refusal(self.path)
+        raise refusal(self._path)
 
     def run_search(self, work: Work[R]) -> R:
         """Run work that reads the search index as it is."""
         if self.snapshot(unindexed):
             log.warning("the latest messages are not indexed, and are not found")
         return self.snapshot(work)
-
-
-def _open(path: Path, stack: ExitStack) -> connection.Database:
-    """Open the file without creating, changing or removing any file beside it."""
-    try:
-        return _connect(path, stack)
-    except apsw.Error as error:
-        raise connection.unreadable(path, error) from error
-
-
-def _connect(path: Path, stack: ExitStack) -> connection.Database:
-    # The stack closes the connection before it removes the copy.
-    def opened(open_: Callable[[], connection.Database]) -> connection.Database:
-        db = open_()
-        stack.callback(db.close)
-        db.execute("SELECT 1 FROM sqlite_schema").fetchall()  # fails now if it cannot be read
-        return db
-
-    if not file_lock.has_wal(path):  # nobody is writing
-        return opened(lambda: connection.Database(path, readonly=True, immutable=True))
-    try:
-        return opened(lambda: connection.Database(path, readonly=True))
-    except (apsw.CantOpenError, apsw.ReadOnlyError):  # the index of the WAL file is missing
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hermes-store-")))
-        for suffix in ("", "-wal"):
-            shutil.copyfile(f"{path}{suffix}", folder / f"{path.name}{suffix}")
-        db = opened(lambda: connection.Database(folder / path.name))
-        db.blobs = BlobFolder(path)
-        return db
 
 
 def _state(path: Path) -> object:

@@ -13,7 +13,7 @@ import msgspec
 
 from hermes.messages import Extra, Message, StoredMessage
 from hermes.sanitize import scrub
-from hermes.store.transaction import Row, Transaction
+from hermes.store.transaction import Row
 from hermes.transcript.validate import MAX_DEPTH, check_depth
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -109,24 +109,6 @@ def _with_extra(
 ) -> StoredMessage:
     fields = extra_fields(decode_extra(extra))
     return StoredMessage(id_, role, content, at, platform_id, **fields)
-
-
-def replace_invalid_texts(tx: Transaction, first: int, last: int) -> None:
-    """Replace invalid UTF-8 in messages that are not indexed yet.
-
-    Another program wrote it, or the file is damaged.
-    """
-    for number, *stored in tx.all(
-        "SELECT id, CAST(content AS BLOB), CAST(extra AS BLOB) FROM arrivals "
-        "WHERE id BETWEEN ? AND ?",
-        first,
-        last,
-    ):
-        texts = [None if each is None else each.decode(errors="replace") for each in stored]
-        if [None if each is None else each.encode() for each in texts] != stored:
-            log.warning("message %d was not valid UTF-8; the invalid bytes are replaced", number)
-            sql = "UPDATE arrivals SET content = ?, extra = ? WHERE id = ?"
-            tx.run(sql, *texts, number)
 
 
 def as_message(stored: StoredMessage) -> Message:

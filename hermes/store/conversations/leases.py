@@ -8,8 +8,6 @@ is void at once, or after one ttl at the latest.
 
 from __future__ import annotations
 
-import apsw
-
 from hermes.errors import StoreError
 from hermes.messages import RUNTIME_HOLDER, Lease
 from hermes.store.transaction import Row, Transaction
@@ -27,9 +25,6 @@ WHERE holder = excluded.holder OR NOT ({_LIVE})
 RETURNING token
 """
 
-_WRONG_SHAPE = (apsw.SQLError, apsw.ConstraintError, apsw.MismatchError)
-"""Errors of a statement that leave its transaction as it was: a missing column, a trigger, ..."""
-
 
 def acquire_lease(
     tx: Transaction, session_id: str, holder: str, ttl_seconds: float = DEFAULT_TTL
@@ -39,7 +34,7 @@ def acquire_lease(
     The token grows with every new holder. Raises `StoreError` if `leases` is not a table: a view
     may show a holder who never releases the lease.
     """
-    if not _is_table(tx):
+    if not tx.has_leases():
         raise StoreError("no such table: leases")
     wanted = (session_id, holder, tx.steady + ttl_seconds, ttl_seconds)
     rows = tx.all(_ACQUIRE, *wanted, *[tx.steady] * 4)
@@ -70,8 +65,7 @@ def release_compression_lock(tx: Transaction, session_id: str, holder: str) -> b
     return tx.run(_RELEASE + " AND holder = ?", session_id, holder) == 1
 
 
-# OR ABORT: a constraint must not end the transaction, whatever its own ON CONFLICT clause says.
-_RELEASE = "UPDATE OR ABORT leases SET holder = NULL WHERE session_id = ?"
+_RELEASE = "UPDATE leases SET holder = NULL WHERE session_id = ?"
 
 
 def get_compression_lock_holder(tx: Transaction, session_id: str) -> str | None:
@@ -95,57 +89,27 @@ def new_holder(tx: Transaction, lease: Lease) -> str | None:
     Returns None if the table is missing or has another shape: leases are optional, `rotate` is
     still safe.
     """
-    if not _is_table(tx):
+    if not tx.has_leases():
         return None
     sql = "SELECT token, holder FROM leases WHERE session_id = ?"
-    try:
-        row = tx.one(sql, lease.session_id)
-    except _WRONG_SHAPE:
-        return None
-    if row is None or not isinstance(row[0], int) or row[0] <= lease.token:
-        return None
-    return str(row[1] or "a later holder")
+    for token, holder in tx.optional(sql, lease.session_id):
+        if isinstance(token, int) and token > lease.token:
+            return str(holder or "a later holder")
+    return None
 
 
 def release(tx: Transaction, session_id: str) -> None:
     """Release the lease of a session that has been rotated, whoever holds it."""
-    _run_if_possible(tx, _RELEASE, session_id)
+    tx.optional(_RELEASE, session_id)
 
 
 def delete(tx: Transaction, session_id: str) -> None:
     """Delete the lease of a session that is being deleted."""
-    _run_if_possible(tx, "DELETE FROM leases WHERE session_id = ?", session_id)
-
-
-def _run_if_possible(tx: Transaction, sql: str, session_id: str) -> None:
-    """Run a statement as a minor part of a transaction.
-
-    A table that is missing or has another shape is left alone, and so is one with triggers, which
-    could roll back the transaction. The lease expires by itself.
-    """
-    if tx.one(_TRIGGER) is not None:
-        return
-    try:
-        tx.run(sql, session_id)
-    except _WRONG_SHAPE:
-        if not tx.db.in_transaction:
-            raise
-
-
-_TRIGGER = (
-    "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'leases' COLLATE NOCASE"
-)
+    tx.optional("DELETE FROM leases WHERE session_id = ?", session_id)
 
 
 def forget_runtimes(tx: Transaction) -> int:
     """Release the leases of earlier runtimes, at the start of one. Return how many there were."""
-    if not _is_table(tx):
+    if not tx.has_leases():
         return 0
     return tx.run("UPDATE leases SET holder = NULL WHERE holder LIKE ? || '%'", RUNTIME_HOLDER)
-
-
-def _is_table(tx: Transaction) -> bool:
-    """Return whether there is a table of leases; False for a view."""
-    # Not `Connection.table_exists`: that does not see what another process has changed.
-    sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'leases' COLLATE NOCASE"
-    return tx.one(sql) is not None

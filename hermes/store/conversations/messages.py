@@ -19,7 +19,7 @@ from hermes.messages import (
     file_id_of,
 )
 from hermes.store.attachments import rows as attachments
-from hermes.store.conversations import codec, inbox, search, sessions
+from hermes.store.conversations import codec, inbox, sessions
 from hermes.store.transaction import Transaction, Value
 
 _INSERT = (
@@ -250,7 +250,7 @@ def _hide(
     tx: Transaction, counters: _Counters, first: int, last: int | None = None
 ) -> list[StoredMessage]:
     """Hide the live rows from `first` to `last` (default: the end), and return them."""
-    search.index_session(tx, counters.no)
+    tx.search.index_session(tx, counters.no)
     end = codec.bounds(counters.no)[1] if last is None else last
     hidden = [message for message in _live_messages(tx, counters.no, first) if message.id <= end]
     tx.run("UPDATE messages SET live = 0 WHERE id BETWEEN ? AND ? AND live = 1", first, end)

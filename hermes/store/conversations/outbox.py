@@ -28,9 +28,9 @@ def enqueue(tx: Transaction, session_key: str, turn_id: int, replies: Sequence[O
     """Write the replies of a turn, and add them to `tx.outbox` for sending after the commit."""
     for reply in replies:
         body = codec.encode_json(reply.body)
-        tx.run(_INSERT, session_key, turn_id, reply.lane, body, tx.now)
+        outbox_id = tx.insert(_INSERT, session_key, turn_id, reply.lane, body, tx.now)
         decoded = msgspec.json.decode(body)  # the same value that a later process would read
-        fields = (tx.db.last_insert_rowid(), session_key, turn_id, reply.lane, decoded)
+        fields = (outbox_id, session_key, turn_id, reply.lane, decoded)
         tx.outbox.append(OutboxRow(*fields, "pending", 0, recovered=False))
         if "files" in decoded:
             attachments.use_in_outbox(tx, session_key, fields[0], decoded["files"])

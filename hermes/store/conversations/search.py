@@ -1,268 +1,20 @@
-"""Full-text search: messages are indexed after they are committed, and before every search."""
+"""Full-text search: messages are indexed after they are committed, and before every search.
+
+The index itself is the engine's (`transaction.SearchIndex`).
+"""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import re
-import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 
-import apsw
-import msgspec
-
-from hermes.errors import StoreError
 from hermes.messages import SUMMARY, SearchHit
-from hermes.store import word_forms
 from hermes.store.conversations import codec, lineage
-from hermes.store.transaction import Row, Transaction, Value, Work
+from hermes.store.transaction import Row, Search, Transaction, Work
 
-STEP = 1000
-"""Rows per indexing step, which takes the writer about ten milliseconds."""
-MAX_QUERY = 2048
-_NEIGHBOUR_LENGTH = 200
-
-_CJK = (
-    "[\u1100-\u11ff\u2e80-\u2fdf\u3040-\u30ff\u3100-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
-    "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
-)
-_MARK_START, _MARK_END = "\x02", "\x03"
-MAX_TERMS = 60
-MAX_PREFIXES, MIN_PREFIX = 4, 2
-"""How many terms of a query may end with *, after how many characters: each reads many words."""
 SEARCH_SECONDS = 5.0
-_PROGRESS_STEPS = 10_000
-"""SQLite instructions between two looks at the clock."""
-_LAST_WORD = re.compile(r"[^\W_]*$")
-_TERM = re.compile(r'"([^"]*)"|([^\s"()]+)')
-# Another program may have written invalid JSON.
-_IS_NO_SUMMARY = (
-    "(m.extra IS NULL OR NOT json_valid(m.extra) OR m.extra ->> '$.provider_data.hermes' IS NOT ?)"
-)
-_SEARCHED = "(m.live = 1 OR m.compacted = 1)"
-_OPERATORS = {"AND", "OR", "NOT"}
-
-
-# Compiled on first use: it takes some milliseconds, which would slow down every import.
-@functools.cache
-def _cjk() -> re.Pattern[str]:
-    return re.compile(_CJK)
-
-
-@functools.cache
-def _spaced_cjk() -> re.Pattern[str]:
-    return re.compile(f" ?({_MARK_START}?{_CJK}{_MARK_END}?) ?")
-
-
-def install(db: apsw.Connection) -> None:
-    """Register the SQL functions that compute the indexed text."""
-    flags = apsw.SQLITE_DETERMINISTIC | apsw.SQLITE_INNOCUOUS
-    db.create_scalar_function("hermes_words", indexed_text, 1, flags=flags)  # type: ignore[arg-type]
-    db.create_scalar_function("hermes_tools", indexed_tools, 1, flags=flags)  # type: ignore[arg-type]
-
-
-def indexed_text(text: str | None) -> str | None:
-    """Return the text with every CJK character as a word of its own.
-
-    These scripts do not separate words, and the tokenizer would index a whole run as one word.
-    """
-    if text is None or text.isascii():
-        return text
-    return _cjk().sub(r" \g<0> ", text)
-
-
-def indexed_tools(extra: str | None) -> str | None:
-    """Return the searchable text of a message's tool calls: names and values of arguments."""
-    if extra is None:
-        return None
-    try:
-        message = codec.decode_extra(extra)
-    except msgspec.MsgspecError:  # written by another program; index the rest of the message
-        return None
-    texts = [message.tool_name] if message.tool_name else []
-    for call in message.tool_calls:
-        texts += [call.name, *_argument_texts(call.arguments)]
-    return indexed_text(" ".join(texts)) or None
-
-
-def _argument_texts(arguments: str) -> list[str]:
-    # A function of the text alone: deleting from the index needs the same words again.
-    if codec.is_too_deep(arguments):
-        return [arguments]
-    try:
-        stack = [msgspec.json.decode(arguments)]
-    except msgspec.DecodeError:
-        return [arguments]
-    texts = []
-    while stack:
-        value = stack.pop()
-        if isinstance(value, dict):
-            stack += [*value.values(), *value.keys()]
-        elif isinstance(value, list):
-            stack += reversed(value)
-        else:
-            texts.append(str(value))
-    return texts
-
-
-def _format_snippet(snippet: str) -> str:
-    """Undo the spacing of `indexed_text`, and mark matches visibly."""
-    text = snippet if snippet.isascii() else _spaced_cjk().sub(r"\1", snippet)
-    return text.replace(_MARK_START, ">>>").replace(_MARK_END, "<<<").strip()
-
-
-def index_step(tx: Transaction, limit: int = STEP) -> int:
-    """Move up to `limit` arrivals into `messages` and the index. Return how many."""
-    rows = tx.all("SELECT id FROM arrivals ORDER BY id LIMIT ?", limit)
-    if rows:
-        _index_arrivals(tx, rows[0][0], rows[-1][0])
-    return len(rows)
-
-
-def index_session(tx: Transaction, no: int) -> None:
-    """Move the arrivals of a session into `messages` and the index, before rows are changed."""
-    low, high = codec.bounds(no)
-    if tx.one("SELECT 1 FROM arrivals WHERE id BETWEEN ? AND ?", low, high) is not None:
-        _index_arrivals(tx, low, high)
-
-
-def _index_arrivals(tx: Transaction, first: int, last: int) -> None:
-    """Move arrivals into `messages` and the index; invalid UTF-8 in them is replaced."""
-    try:  # before anything is written: FTS5 does not count rows right after a failed statement
-        tx.all("SELECT content, extra FROM arrivals WHERE id BETWEEN ? AND ?", first, last)
-    except UnicodeDecodeError:
-        codec.replace_invalid_texts(tx, first, last)
-    tx.run(
-        "INSERT INTO messages (id, role, content, created_at, platform_message_id, extra) "
-        "SELECT id, role, content, created_at, platform_message_id, extra FROM arrivals "
-        "WHERE id BETWEEN ? AND ? ORDER BY id",
-        first,
-        last,
-    )
-    tx.run(
-        "INSERT INTO search (rowid, content, tools) SELECT id, content, tools FROM message_text "
-        "WHERE id IN (SELECT id FROM arrivals WHERE id BETWEEN ? AND ?)",
-        first,
-        last,
-    )
-    word_forms.add(tx, "id IN (SELECT id FROM arrivals WHERE id BETWEEN ? AND ?)", first, last)
-    tx.run("DELETE FROM arrivals WHERE id BETWEEN ? AND ?", first, last)
-
-
-def background_step(tx: Transaction) -> bool:
-    """Index new messages or, if there are none, word forms of old ones. Return if more wait."""
-    count = index_step(tx)
-    if count:
-        return count == STEP or not word_forms.is_complete(tx)
-    return word_forms.add_step(tx) > 0
-
-
-def background_work_left(tx: Transaction) -> bool:
-    """Return whether there is something to do for `background_step`."""
-    return unindexed(tx) or not word_forms.is_complete(tx)
-
-
-def unindexed(tx: Transaction) -> bool:
-    """Return whether there are messages that are not indexed yet."""
-    return tx.one("SELECT 1 FROM arrivals") is not None
-
-
-def index_imported(tx: Transaction, first: int, last: int) -> None:
-    """Index rows that were inserted directly into `messages`."""
-    tx.run(
-        "INSERT INTO search (rowid, content, tools) "
-        "SELECT id, content, tools FROM message_text WHERE id BETWEEN ? AND ?",
-        first,
-        last,
-    )
-    word_forms.add(tx, "id BETWEEN ? AND ?", first, last)
-
-
-def remove_session(tx: Transaction, no: int) -> None:
-    """Remove a session from the index, before its messages are deleted."""
-    tx.run(
-        "INSERT INTO search (search, rowid, content, tools) "
-        "SELECT 'delete', id, content, tools FROM message_text WHERE id BETWEEN ? AND ?",
-        *codec.bounds(no),
-    )
-    word_forms.remove(tx, *codec.bounds(no))
-
-
-def rebuild_search(tx: Transaction) -> int:
-    """Rebuild the index from the messages. Return how many there are."""
-    while index_step(tx):
-        pass
-    tx.run("INSERT INTO search (search) VALUES ('rebuild')")
-    word_forms.rebuild(tx)
-    row = tx.one("SELECT count(*) FROM messages")
-    assert row is not None
-    return int(row[0])
-
-
-def check_search(tx: Transaction) -> str | None:
-    """Return a description of the problem if the index is damaged, else None."""
-    try:
-        tx.run("INSERT INTO search (search, rank) VALUES ('integrity-check', 1)")
-        word_forms.check(tx)
-    except apsw.CorruptError as error:
-        return f"the search index does not match the messages: {error}"
-    return None
-
-
-def refresh(tx: Transaction) -> None:
-    """Let FTS5 forget what it knows of the index from earlier transactions.
-
-    It notices that another connection has written when a cursor is opened, but not in `PRAGMA
-    integrity_check`, which would report segments that were merged meanwhile as damage.
-    """
-    for index in ("search", "stems"):
-        with contextlib.suppress(apsw.CorruptError):  # the check itself reports it
-            tx.one(f"SELECT rowid FROM {index} LIMIT 1")
-
-
-def is_damaged_index(error: BaseException | None) -> bool:
-    """Return whether only the search index is damaged, not the database."""
-    code = vars(error).get("extendedresult") if isinstance(error, apsw.CorruptError) else None
-    return code == apsw.SQLITE_CORRUPT_VTAB
-
-
-def to_fts(query: str) -> str | None:
-    """Return the query in the syntax of FTS5, or None if it contains no word.
-
-    Quoted phrases, AND, OR, NOT and a trailing * are operators; anything else is a word, so no
-    query is invalid. A * after a single letter is ignored, and so are those after `MAX_PREFIXES`.
-    """
-    parts: list[str] = []
-    joiner, prefixes = "", 0
-    for phrase, word in _TERM.findall(query[:MAX_QUERY]):
-        if word in _OPERATORS:
-            joiner = word
-            continue
-        prefix = not phrase and word.endswith("*") and prefixes < MAX_PREFIXES
-        term = _term(phrase or word.rstrip("*"), prefix=prefix)
-        if term is None:
-            continue
-        prefixes += term.endswith("*")
-        if parts:
-            parts.append(joiner or "AND")
-        parts.append(term)
-        joiner = ""
-        if len(parts) >= 2 * MAX_TERMS:
-            break
-    return " ".join(parts) or None
-
-
-def is_exact(query: str) -> bool:
-    """Return whether a query has a phrase or a prefix, whose words must match as they are."""
-    return any(phrase or word.endswith("*") for phrase, word in _TERM.findall(query[:MAX_QUERY]))
-
-
-def _term(text: str, *, prefix: bool) -> str | None:
-    plain = indexed_text(text.replace("\x00", " ").encode(errors="ignore").decode())
-    if plain is None or not any(character.isalnum() for character in plain):
-        return None
-    long_enough = len(_LAST_WORD.findall(plain)[0]) >= MIN_PREFIX
-    return f'"{plain}"' + (" *" if prefix and long_enough else "")
+_NEIGHBOUR_LENGTH = 200
+SEARCHED = "(m.live = 1 OR m.compacted = 1)"
+"""Condition on `messages m`: the messages that a search finds."""
 
 
 def search_messages(  # noqa: PLR0913 - the filters of a search
@@ -290,9 +42,6 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     Summaries of a compression are stored with the role "user", but `role="user"` excludes them.
     Raises `StoreError` after `timeout` seconds.
     """
-    expression = to_fts(query)
-    if expression is None:
-        return []
     filters = {
         "s.source = ?": source,
         "m.role = ?": role,
@@ -302,73 +51,23 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     }
     given = {sql: value for sql, value in filters.items() if value is not None}
     if role == "user":
-        given[_IS_NO_SUMMARY] = SUMMARY
+        given[tx.search.NO_SUMMARY] = SUMMARY
     if key_prefixes is not None:
         given[lineage.BEGINS] = codec.encode_json(list(key_prefixes))
     if session_ids is not None:
         given["s.id IN (SELECT value FROM json_each(?))"] = codec.encode_json(list(session_ids))
-    index = "search" if is_exact(query) or not word_forms.is_complete(tx) else "stems"
-    with _limited(tx, timeout):
-        return _find(tx, index, expression, given, (limit, offset), newest_first=newest_first)
+    found = tx.search.find(tx, Search(query, given, newest_first, limit, offset, timeout))
+    return [_hit(tx, row) for row in found]
 
 
-@contextlib.contextmanager
-def _limited(tx: Transaction, seconds: float) -> Iterator[None]:
-    """Interrupt SQL that runs for longer than this; no other search would get its turn."""
-    end = time.monotonic() + seconds
-    tx.db.set_progress_handler(lambda: time.monotonic() > end, _PROGRESS_STEPS, id=_limited)
-    try:
-        yield
-    except apsw.InterruptError as error:
-        text = f"the search took longer than {seconds:g} s; use words that are less common"
-        raise StoreError(text) from error
-    finally:
-        tx.db.set_progress_handler(None, id=_limited)
-
-
-def _find(
-    tx: Transaction,
-    index: str,
-    expression: str,
-    given: Mapping[str, Value],
-    page: tuple[int, int],
-    *,
-    newest_first: bool,
-) -> list[SearchHit]:
-    rows = tx.all(
-        "SELECT m.id, s.id, m.role, m.created_at, s.source, s.title, m.compacted, s.subagent "
-        f"FROM {index} JOIN messages m ON m.id = {index}.rowid "
-        f"JOIN sessions s ON s.no = m.id >> 32 WHERE {index} MATCH ? AND {_SEARCHED}"
-        + "".join(f" AND {sql}" for sql in given)
-        + f" ORDER BY {'m.created_at DESC, m.id DESC' if newest_first else 'rank, m.id DESC'}"
-        " LIMIT ? OFFSET ?",
-        expression,
-        *given.values(),
-        *page,
-    )
-    # Only for the rows returned: snippets of all matches would cost ten times the search. All at
-    # once (+ prevents a lookup per row): each lookup would collect the words of a prefix again.
-    snippets: dict[int, str | None] = dict(
-        tx.all(
-            f"SELECT rowid, snippet({index}, -1, char(2), char(3), '…', 40) FROM {index} "
-            f"WHERE {index} MATCH ? AND +rowid IN (SELECT value FROM json_each(?))",
-            expression,
-            codec.encode_json([row[0] for row in rows]),
-        )
-        if rows
-        else ()
-    )
-    return [_hit(tx, row, snippets.get(row[0])) for row in rows]
-
-
-def _hit(tx: Transaction, row: Row, snippet: str | None) -> SearchHit:
-    message_id, session_id, role, at, source, title, compacted, subagent = row
+def _hit(tx: Transaction, row: Row) -> SearchHit:
+    message_id, session_id, role, at, source, title, compacted, subagent, snippet = row
     low, high = codec.bounds(message_id // codec.SPAN)
     return SearchHit(
         message_id=message_id,
         session_id=session_id,
         role=role,
-        snippet=_format_snippet(snippet or ""),
+        snippet=snippet,
         timestamp=at,
         source=source,
         title=title,
@@ -382,14 +81,65 @@ def _hit(tx: Transaction, row: Row, snippet: str | None) -> SearchHit:
 def _neighbour(tx: Transaction, order: str, low: int, high: int) -> str | None:
     row = tx.one(
         f"SELECT substr(coalesce(content, ''), 1, {_NEIGHBOUR_LENGTH}) FROM messages m "
-        f"WHERE id BETWEEN ? AND ? AND {_SEARCHED} ORDER BY id {order} LIMIT 1",
+        f"WHERE id BETWEEN ? AND ? AND {SEARCHED} ORDER BY id {order} LIMIT 1",
         low,
         high,
     )
     return None if row is None else row[0]
 
 
-def index_pending() -> Generator[Work[int], int, None]:
+def unindexed(tx: Transaction) -> bool:
+    """Return whether there are messages that are not indexed yet."""
+    return tx.search.unindexed(tx)
+
+
+def has_all_forms(tx: Transaction) -> bool:
+    """Return whether every indexed message is found by other forms of its words."""
+    return tx.search.has_all_forms(tx)
+
+
+def forms_left(tx: Transaction) -> int:
+    """Return how many messages are found by their words as they are only."""
+    return tx.search.forms_left(tx)
+
+
+def forms_step(tx: Transaction) -> int:
+    """Add the forms of words of some older messages. Return how many; 0 at the end."""
+    return tx.search.forms_step(tx)
+
+
+def index_step(tx: Transaction) -> bool:
+    """Index some messages. Return whether more may wait."""
+    return tx.search.index_step(tx)
+
+
+def background_step(tx: Transaction) -> bool:
+    """Do some of the work that can wait. Return whether there may be more."""
+    return tx.search.background_step(tx)
+
+
+def background_work_left(tx: Transaction) -> bool:
+    """Return whether there is something to do for `background_step`."""
+    return tx.search.background_work_left(tx)
+
+
+def index_pending() -> Generator[Work[bool], bool, None]:
     """Index all messages that are not indexed yet, in bounded transactions."""
-    while (yield index_step) == STEP:
+    while (yield index_step):
         pass
+
+
+def index_word_forms() -> Generator[Work[int], int, None]:
+    """Add the forms of words of all older messages, in bounded transactions."""
+    while (yield forms_step):
+        pass
+
+
+def check_search(tx: Transaction) -> str | None:
+    """Return a description of the problem if the index is damaged, else None."""
+    return tx.search.check(tx)
+
+
+def rebuild_search(tx: Transaction) -> int:
+    """Rebuild the index from the messages. Return how many there are."""
+    return tx.search.rebuild(tx)

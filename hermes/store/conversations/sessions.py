@@ -172,7 +172,7 @@ def _insert(  # noqa: PLR0913, PLR0917
     fields: dict[str, str | None],
 ) -> int:
     start = tx.now if started_at is None else started_at
-    tx.run(
+    no = tx.insert(
         "INSERT INTO sessions (id, source, kind, parent_no, started_at, last_active, subagent, "
         f"{', '.join(fields)}) VALUES (?, ?, ?, ?, ?, ?, ?{', ?' * len(fields)})",
         session_id,
@@ -184,7 +184,6 @@ def _insert(  # noqa: PLR0913, PLR0917
         int(kind == "subagent"),
         *fields.values(),
     )
-    no = tx.db.last_insert_rowid()
     if kind == "compression":
         tx.run(INHERIT_MARKS, no)
         lineage.inherit_keys(tx, no)

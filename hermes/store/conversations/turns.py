@@ -95,8 +95,9 @@ def accept(
     routes.record_message(tx, key, source, policy)
     located = (key, route.session_id, route.epoch)
     # Without other open rows, a runtime starts a turn at once: this is its first attempt.
-    tx.run(INSERT_MESSAGE, *event, digest, *located, body, tx.now, not waiting and tx.db.delivers)
-    receipt = Receipt(tx.db.last_insert_rowid(), *located, tx.now)
+    starts = not waiting and tx.db.delivers
+    inbox_id = tx.insert(INSERT_MESSAGE, *event, digest, *located, body, tx.now, starts)
+    receipt = Receipt(inbox_id, *located, tx.now)
     if inbound.parts or inbound.request is not None:
         _add_details(tx, receipt, inbound)
     accepted = Accepted(

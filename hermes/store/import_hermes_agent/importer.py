@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import attrs
 import msgspec
 
-from hermes.store.conversations import codec, lineage, routes, search, sessions, titles
+from hermes.store.conversations import codec, lineage, routes, sessions, titles
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
 from hermes.store.import_hermes_agent.routes import SourceRoute
 from hermes.store.import_hermes_agent.source import AgentHome
@@ -216,7 +216,7 @@ def _update(
     matches: dict[int, ExportedMessage],
 ) -> None:
     """Bring an unchanged copy to the state of the source. Rows are hidden, never deleted."""
-    search.index_session(tx, no)
+    tx.search.index_session(tx, no)
     # Reopen it first: an ended session accepts no rows.
     tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL, title = NULL WHERE no = ?", no)
     rewritten = False

@@ -26,7 +26,7 @@ import apsw
 import attrs
 
 from hermes.errors import StoreError, StoreRefused
-from hermes.store import schema
+from hermes.store.sqlite import schema
 
 BUSY_MILLISECONDS = 5000
 COPY_ATTEMPTS = 5

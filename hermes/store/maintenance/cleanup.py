@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 import msgspec
 
 from hermes.messages import Pruned
-from hermes.store.conversations import codec, leases, routes, search, sessions
+from hermes.store.conversations import codec, leases, routes, sessions
 from hermes.store.maintenance import file_checks
 from hermes.store.recordings import rows as recordings
 from hermes.store.records import key_value, tool_records
@@ -93,9 +93,10 @@ def _delete(tx: Transaction, session_id: str) -> int:
     """Delete one session. Return the number of deleted messages."""
     no = sessions.require(tx, session_id)
     first, last = codec.bounds(no)
-    search.remove_session(tx, no)
+    tx.search.remove_session(tx, no)
     deleted = tx.run("DELETE FROM messages WHERE id BETWEEN ? AND ?", first, last)
-    deleted += tx.run("DELETE FROM arrivals WHERE id BETWEEN ? AND ?", first, last)
+    if tx.has_arrivals:
+        deleted += tx.run("DELETE FROM arrivals WHERE id BETWEEN ? AND ?", first, last)
     for (key,) in tx.all("SELECT session_key FROM routes WHERE session_id = ?", session_id):
         routes.assign_session(tx, key, tx.new_session_id())
     # A compression child without its parent becomes the root of a lineage.
@@ -302,15 +303,6 @@ def integrity_check(tx: Transaction, *, full: bool = False) -> list[str]:
     return problems + content
 
 
-def _check_pages(tx: Transaction) -> list[str]:
-    search.refresh(tx)
-    return [str(row[0]) for row in tx.all("PRAGMA integrity_check(20)") if row[0] != "ok"]
-
-
-def _check_foreign_keys(tx: Transaction) -> list[str]:
-    return [f"foreign key: {row}" for row in tx.all("PRAGMA foreign_key_check")]
-
-
 def _check_counters(tx: Transaction) -> list[str]:
     return [
         f"the message counter of session {row[0]} is {row[1]} instead of {row[2]}"
@@ -323,8 +315,8 @@ def _check_counters(tx: Transaction) -> list[str]:
 
 
 CHECKS: Mapping[str, Work[list[str]]] = {
-    "pages and indexes": _check_pages,
-    "foreign keys": _check_foreign_keys,
+    "pages and indexes": lambda tx: tx.damaged_pages(),
+    "foreign keys": lambda tx: tx.broken_references(),
     "message counters": _check_counters,
     file_checks.SUBJECT: file_checks.check,
 }

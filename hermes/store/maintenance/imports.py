@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from msgspec.structs import astuple, replace
 
 from hermes.messages import Imported, SessionKind, Usage
-from hermes.store.conversations import codec, lineage, search, sessions, titles, usage
+from hermes.store.conversations import codec, lineage, sessions, titles, usage
 from hermes.store.maintenance import cleanup
 from hermes.store.maintenance.file_transfer import ImportedFiles
 from hermes.store.maintenance.transfer import ExportedMessage, ExportedSession, Parsed
@@ -141,7 +141,7 @@ def insert_messages(tx: Transaction, no: int, messages: Sequence[ExportedMessage
             int(message.compacted and not message.live),
             codec.encode_extra(message),
         )
-    search.index_imported(tx, low + messages[0].seq, low + messages[-1].seq)
+    tx.search.index_imported(tx, low + messages[0].seq, low + messages[-1].seq)
 
 
 def record_usage(tx: Transaction, session: ExportedSession) -> None:

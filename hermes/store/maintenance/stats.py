@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from hermes.messages import StoreHealth, StoreSnapshot, StoreStats
 from hermes.store.conversations import outbox, usage
 from hermes.store.records import views
@@ -46,45 +43,20 @@ def snapshot(tx: Transaction) -> StoreSnapshot:
     return StoreSnapshot(counts=facts(tx), health=_sizes(tx), lanes=tuple(views.outbox_lanes(tx)))
 
 
-def files(tx: Transaction) -> tuple[int, int]:
-    """Return the sizes of the write-ahead log and of the database, in bytes."""
-    page_size, pages = (tx.all(f"PRAGMA {name}")[0][0] for name in ("page_size", "page_count"))
-    path = Path(tx.db.filename)
-    return _size(path.with_name(f"{path.name}-wal")), page_size * pages
-
-
 def _sizes(tx: Transaction) -> StoreHealth:
-    total, ended, unindexed, conversations = tx.all(
+    total, ended, conversations = tx.all(
         "SELECT (SELECT count(*) FROM sessions), "
         "(SELECT count(*) FROM sessions INDEXED BY sessions_ended WHERE ended_at IS NOT NULL), "
-        "(SELECT count(*) FROM arrivals), (SELECT count(*) FROM routes)"
+        "(SELECT count(*) FROM routes)"
     )[0]
-    page_size, pages, free = (
-        tx.all(f"PRAGMA {name}")[0][0] for name in ("page_size", "page_count", "freelist_count")
-    )
-    path = Path(tx.db.filename)
+    sizes = tx.sizes()
     return StoreHealth(
         queue=0, queue_limit=0, commits=0, requests=0, largest_batch=0, wal_limit=0,
-        wal_bytes=_size(path.with_name(f"{path.name}-wal")),
-        database_bytes=page_size * pages,
-        free_bytes=page_size * free,
-        disk_free_bytes=_disk_free(path),
-        unindexed=unindexed,
+        wal_bytes=sizes.log,
+        database_bytes=sizes.database,
+        free_bytes=sizes.free,
+        disk_free_bytes=sizes.disk_free,
+        unindexed=tx.search.count_unindexed(tx),
         sessions={"open": total - ended, "ended": ended},
         conversations=conversations,
     )  # fmt: skip
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _disk_free(path: Path) -> int | None:
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return None
-    return found.f_bavail * found.f_frsize

@@ -45,9 +45,9 @@ def live_counts(tx: Transaction) -> LiveCounts:
     inbox_open, oldest = tx.all(
         "SELECT count(*), min(accepted_at) FROM inbox INDEXED BY inbox_open WHERE state = 'open'"
     )[0]
-    unindexed, hooks, dead = tx.all(
-        "SELECT (SELECT count(*) FROM arrivals), "
-        "(SELECT count(*) FROM boundaries INDEXED BY boundaries_open WHERE closed_at IS NULL), "
+    hooks, dead = tx.all(
+        "SELECT (SELECT count(*) FROM boundaries INDEXED BY boundaries_open "
+        "WHERE closed_at IS NULL), "
         "(SELECT count(*) FROM outbox INDEXED BY outbox_dead "
         "WHERE state = 'dead' AND closed_at > ?)",
         tx.now - outbox.DAY,
@@ -56,7 +56,7 @@ def live_counts(tx: Transaction) -> LiveCounts:
     return LiveCounts(
         inbox_open=inbox_open,
         inbox_oldest_at=oldest,
-        unindexed=unindexed,
+        unindexed=tx.search.count_unindexed(tx),
         hooks_open=hooks,
         dead=dead,
         lanes=tuple(lanes),

@@ -114,7 +114,7 @@ def ask_approval(  # noqa: PLR0913 - the call, and how the question is shown
             return approval
     if len(pending) >= MAX_PENDING:
         raise Overloaded(f"{len(pending)} calls already wait for an approval")
-    tx.run(
+    approval_id = tx.insert(
         "INSERT INTO approvals "
         "(asked_of, session_key, session_id, tool, arguments, asked_at, expires_at, asked_after) "
         "VALUES (?1, ?2, (SELECT session_id FROM routes WHERE session_key = ?2), ?3, ?4, ?5, ?6, "
@@ -122,7 +122,7 @@ def ask_approval(  # noqa: PLR0913 - the call, and how the question is shown
         asked_of, session_key, tool, arguments, tx.now, tx.now + seconds,
     )  # fmt: skip
     approval = Approval(
-        tx.db.last_insert_rowid(), asked_of, session_key, tool, arguments,
+        approval_id, asked_of, session_key, tool, arguments,
         "pending", tx.now, tx.now + seconds,
     )  # fmt: skip
     sent = [] if say is None else say(approval)

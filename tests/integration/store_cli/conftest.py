@@ -10,7 +10,7 @@ import pytest
 
 from hermes.messages import Message, ToolCall
 from hermes.store import Clock, Rotation, SessionStore
-from hermes.store.schema import APPLICATION_ID, MIGRATIONS
+from hermes.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from tests.support.store_cli import DAY, HOSTILE, NOW
 
 

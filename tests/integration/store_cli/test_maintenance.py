@@ -11,7 +11,7 @@ import pytest
 
 from hermes.settings import installation
 from hermes.store import SessionStore
-from hermes.store.schema import APPLICATION_ID, MIGRATIONS
+from hermes.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from tests.support.store_cli import COMMANDS, json_lines, run
 
 CURRENT = len(MIGRATIONS)

@@ -8,9 +8,9 @@ search uses `search`. A message is in `stems` if its id is greater than `stems_l
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
-from hermes.store.transaction import Transaction, Value, Work
+from hermes.store.transaction import Transaction, Value
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -95,12 +95,6 @@ def _add_valid(tx: Transaction, ids: Sequence[int]) -> None:
             add(tx, "id = ?", number)
         else:
             log.warning("message %d is not valid UTF-8, so a search does not find it", number)
-
-
-def add_all() -> Generator[Work[int], int, None]:
-    """Add all messages that are not in the index, in bounded transactions."""
-    while (yield add_step):
-        pass
 
 
 def rebuild(tx: Transaction) -> None:

@@ -5,26 +5,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import apsw
 
 from hermes.errors import StoreBusy, StoreRefused
-from hermes.store.files import file_lock
+from hermes.store.engine import Progress
 from hermes.store.files.problems import cannot_open
 from hermes.store.maintenance.blob_backups import BlobCopy
-from hermes.store.transaction import Connection
+from hermes.store.sqlite import file_lock
+from hermes.store.sqlite.transaction import Connection
 
 log: Final = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 BACKUP_STEP = 1024
 """Pages that a backup copies between two reports of its progress."""
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of pages that are done, and of all pages."""
 
 
 def backup(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hermes.store.file_schema import ATTACHMENTS, RESPONSES, WEB_SESSIONS
-from hermes.store.tool_schema import ALLOWED, APPROVALS, QUESTIONS, TOOLS, TURNS
+from hermes.store.sqlite.schema.files import ATTACHMENTS, RESPONSES, WEB_SESSIONS
+from hermes.store.sqlite.schema.tools import ALLOWED, APPROVALS, QUESTIONS, TOOLS, TURNS
 
 APPLICATION_ID = 0x48524D53  # "HRMS"
 

@@ -1,12 +1,12 @@
-"""Connections: how the file is opened, migrated, checkpointed and backed up."""
+"""Connections to SQLite: transactions, checkpoints and what became of a commit."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 import apsw
@@ -14,21 +14,15 @@ import apsw
 from hermes.config import MAX_WAL_BYTES
 from hermes.errors import (
     StoreBusy,
-    StoreError,
     StoreFailed,
-    StoreFull,
-    StoreRefused,
-    StoreUnavailable,
 )
-from hermes.store import schema
-from hermes.store.conversations import search
-from hermes.store.files import file_lock
+from hermes.store.engine import Progress
 from hermes.store.files.blobs import BlobFolder
-from hermes.store.files.guard import FileGuard
-from hermes.store.files.problems import RETRY, cannot_open, may_write
-from hermes.store.files.stamp import Stamp
-from hermes.store.maintenance import backups, cleanup
-from hermes.store.transaction import Clock, Connection, Transaction
+from hermes.store.sqlite import backups, search
+from hermes.store.sqlite.errors import translate
+from hermes.store.sqlite.stamp import Stamp
+from hermes.store.sqlite.transaction import Connection, LenientTransaction, SqliteTransaction
+from hermes.store.transaction import Clock, Work
 
 BUSY_TRIES = 5000
 CHECKPOINT_PAGES = 1000
@@ -36,12 +30,16 @@ MANY_PAGES = 16_384  # 64 MiB
 PAGE_SIZE = 4096
 
 log: Final = logging.getLogger(__name__)
+R = TypeVar("R")
 
 
 def _wait_for_lock(tries: int) -> bool:
     """Wait in short steps: SQLite's own grow to 100 ms, so that busier processes always win."""
     time.sleep(0.001)
     return tries < BUSY_TRIES
+
+
+def _unguarded() -> None: ...
 
 
 class Database(Connection):
@@ -57,6 +55,9 @@ class Database(Connection):
     """Whether SQLite rolled a transaction back by itself, which FTS5 may not have noticed."""
     stamp: Stamp | None = None
     """What this connection writes before each checkpoint, if its process owns the file."""
+    driver_errors: tuple[type[Exception], ...] = (apsw.Error,)
+    check: Callable[[], None] = staticmethod(_unguarded)
+    """Raises `StoreFailed` if the file was removed or replaced; `FileGuard.check`, if guarded."""
     fatal: StoreFailed | None = None
     """Why nothing more may be written: after a failed flush, later commits could be lost too."""
 
@@ -90,7 +91,12 @@ class Database(Connection):
         self.set_wal_hook(self._after_commit)
         search.install(self)
 
-    def begin(self) -> None:
+    def begin(self, clock: Clock, batch: Sequence[Work[object]]) -> SqliteTransaction:
+        """Begin a write transaction; see `engine.Connection.begin`."""
+        self.begin_writing()
+        return SqliteTransaction.begin(self, clock)
+
+    def begin_writing(self) -> None:
         """Begin a write transaction. Raises `StoreBusy` if another process does not let go."""
         try:
             if self.fatal or self.in_transaction or self.search_stale:
@@ -118,10 +124,33 @@ class Database(Connection):
             self.roll_back()
         self.search_stale = False
 
-    def begin_reading(self) -> None:
-        """Begin a read transaction; refused after a commit of unknown outcome."""
-        self._require_usable()
-        self.execute("BEGIN")
+    def run_read(self, clock: Clock, work: Work[R]) -> R:
+        """Run work that only reads, in one read transaction."""
+        try:
+            self._require_usable()  # refused after a commit of unknown outcome
+            self.execute("BEGIN")
+            tx = SqliteTransaction.begin(self, clock)
+            try:
+                return work(tx)
+            finally:
+                tx.close()
+        except (apsw.Error, UnicodeError) as error:
+            return self._read_again(clock, work, error)
+        finally:
+            self.roll_back()
+
+    def _read_again(self, clock: Clock, work: Work[R], error: Exception) -> R:
+        """Read with invalid UTF-8 replaced if that was the error, else raise it as ours."""
+        if not isinstance(error, UnicodeDecodeError):
+            raise translate(error, "nothing was read") from error
+        log.warning("a stored text is not valid UTF-8; the invalid bytes are replaced: %s", error)
+        tx = LenientTransaction.begin(self, clock)
+        try:
+            return work(tx)
+        except apsw.Error as again:
+            raise translate(again, "nothing was read") from again
+        finally:
+            tx.close()
 
     def _require_usable(self) -> None:
         if self.fatal is not None:
@@ -144,6 +173,11 @@ class Database(Connection):
             self.fatal = StoreFailed(f"{unknown}; open the store again to see")
             raise self.fatal from error
 
+    def recover(self, error: Exception, tries: int, *, alone: bool) -> bool:
+        """Note that FTS5 must be reset; an error of SQLite does not go away by itself."""
+        self.search_stale = True
+        return False
+
     def flushes(self, value: bool) -> None:
         """Set whether a commit waits until its data is on the disk; outside of transactions."""
         self.execute(f"PRAGMA synchronous = {'FULL' if value else 'NORMAL'}")
@@ -157,6 +191,22 @@ class Database(Connection):
         except apsw.Error as error:
             self.fatal = StoreFailed(f"the database cannot be rolled back: {error}")
             raise self.fatal from error
+
+    def translate(self, error: Exception, undone: str = "nothing was stored") -> Exception:
+        """Return an SQLite error as one of ours; see `translate`."""
+        return translate(error, undone)
+
+    def is_search_damage(self, error: BaseException | None) -> bool:
+        """Return whether only the search index is damaged, not the database."""
+        return search.is_damaged_index(error)
+
+    def vacuum(self) -> None:
+        """Merge the search index and return free space to the file system."""
+        backups.vacuum(self)
+
+    def backup_to(self, target: Path, progress: Progress | None = None) -> Path:
+        """Copy the database while others may write; see `backups.backup`."""
+        return backups.backup(self, target, progress=progress)
 
     def close(self, force: bool = False) -> None:
         """Close the file. Errors are logged: they cannot affect committed data."""
@@ -173,6 +223,13 @@ class Database(Connection):
 
     def checkpoint(self) -> None:
         """Move the WAL file's pages into the database, as far as no reader still needs them."""
+        try:
+            self.try_checkpoint()
+        except apsw.Error as error:  # committed data is safe; the next checkpoint tries again
+            log.debug("%s: checkpoint failed: %s", self.filename, error)
+
+    def try_checkpoint(self) -> None:
+        """The same, but raise SQLite's errors."""
         if self.stamp is not None and not self.stamp.pending:
             self._write_stamp(self.stamp)
         obstacle = "another process reads the database in a transaction that does not end"
@@ -187,10 +244,15 @@ class Database(Connection):
         finally:
             self._bound_log(obstacle)
 
-    def limit_log(self, pages: int) -> None:
-        """Refuse messages while the WAL file has this number of pages or more."""
-        self.max_log_pages = pages
+    def limit_log(self, size: int) -> None:
+        """Refuse messages while the WAL file has this number of bytes or more."""
+        self.max_log_pages = size // PAGE_SIZE
         self.checkpoint_pages = self._next_checkpoint()
+
+    @property
+    def log_limit(self) -> int:
+        """The bytes in the WAL file at which messages are refused."""
+        return self.max_log_pages * PAGE_SIZE
 
     def _bound_log(self, obstacle: str) -> None:
         """Decide when the next checkpoint is due, and whether messages are accepted until then."""
@@ -215,7 +277,7 @@ class Database(Connection):
 
     def _write_stamp(self, stamp: Stamp) -> None:
         try:
-            self.begin()
+            self.begin_writing()
             stamp.write(self)
             self.commit()
         except (apsw.Error, StoreBusy) as error:  # the last stamp stays valid
@@ -228,159 +290,3 @@ class Database(Connection):
     def checkpoint_due(self) -> bool:
         """Whether the WAL file is large enough for a checkpoint."""
         return self.log_pages >= self.checkpoint_pages
-
-
-def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
-    """Open a store's file; create it if it does not exist, migrate it if its schema is older.
-
-    Call it inside of `file_lock.Opening`. Raises `StoreRefused` and leaves the file as it is if it
-    cannot be used.
-    """
-    return _open(path, vfs, lambda db, version: _make_current(db, path, clock, version))
-
-
-def open_guarded(path: Path, clock: Clock, vfs: str | None = None) -> tuple[Database, FileGuard]:
-    """Open a store's file as `open_database` does, with the guard of its locks."""
-    db = open_database(path, clock, vfs)
-    try:
-        return db, FileGuard(path)
-    except OSError as error:
-        db.close()
-        raise cannot_open(path, error) from error
-
-
-def stored_version(path: Path) -> int:
-    """Return the schema version of an existing file, without migrating it.
-
-    Call it inside of `file_lock.Opening`.
-    """
-    found = []
-    _open(path, None, lambda _, version: found.append(version)).close()
-    return found[0]
-
-
-def _open(path: Path, vfs: str | None, prepare: Callable[[Database, int], None]) -> Database:
-    file_lock.refuse_old_sqlite(apsw.sqlite_lib_version())
-    file_lock.refuse_network_file_system(path)
-    fresh = file_lock.create(path)
-    # If a process left a WAL file, read it, but do not move it into a file that is then refused.
-    keep_wal = not fresh and file_lock.has_wal(path)
-    if not fresh and not keep_wal:
-        file_lock.refuse_damaged(path)
-    try:
-        db = Database(path, vfs=vfs)
-    except apsw.Error as error:
-        raise unreadable(path, error) from error
-    try:
-        if keep_wal:
-            db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        version = 0 if fresh else version_of(db, path)
-        prepare(db, version)
-    except apsw.Error as error:
-        db.close()
-        raise unreadable(path, error) from error
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-def _make_current(db: Database, path: Path, clock: Clock, version: int) -> None:
-    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
-    _use_wal(db, path)
-    if version < len(schema.MIGRATIONS):
-        _migrate(db, path, clock, version)
-
-
-def unreadable(path: Path, error: apsw.Error) -> StoreError:
-    """Return the error for a file that could not be opened, in one sentence."""
-    temporary = isinstance(error, apsw.IOError | apsw.NoMemError)
-    if temporary or (isinstance(error, apsw.CantOpenError) and may_write(path)):
-        kind = type(error).__name__
-        return StoreUnavailable(f"{path} cannot be opened now: {kind}: {error}; {RETRY}")
-    match error:
-        case apsw.BusyError():
-            return StoreBusy(f"{path} is in use by another process; try again")
-        case apsw.FullError():
-            return StoreUnavailable(f"the disk is full; {path} was left as it is; {RETRY}")
-        case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
-            return StoreRefused(f"{path} cannot be opened: {error}")
-        case apsw.CorruptError() | apsw.NotADBError():
-            return StoreRefused(
-                f"{path} is damaged or not an SQLite file ({error}); restore a backup, or choose "
-                "another file"
-            )
-        case _:
-            return StoreRefused(f"{path} cannot be read now: {type(error).__name__}: {error}")
-
-
-def translate(error: Exception, undone: str = "nothing was stored") -> Exception:
-    """Return an SQLite error as one of ours, and any other error as it is.
-
-    Texts are stored with lone surrogates replaced, but an id with one would become another id.
-    """
-    match error:
-        case apsw.BusyError() | apsw.LockedError():
-            return StoreBusy(f"another process holds the database; {undone}, try again")
-        case apsw.FullError():
-            return StoreFull(f"the disk is full; {undone}, try again when there is room")
-        case apsw.CorruptError() | apsw.NotADBError():
-            return StoreFailed(f"the database is damaged: {error}")
-        case apsw.Error():
-            return StoreError(f"{undone}: {type(error).__name__}: {error}")
-        case UnicodeEncodeError():
-            shown = f"{error.object[:50]!r}"
-            return ValueError(f"ids, keys and names cannot have lone surrogates: {shown}; {undone}")
-        case _:
-            return error
-
-
-def version_of(db: Database, path: Path) -> int:
-    """Return the schema version of the file; refuse other programs' files and newer versions."""
-    version, application_id = (int(db.pragma(n)) for n in ("user_version", "application_id"))
-    if (application_id, version) == (schema.APPLICATION_ID, len(schema.MIGRATIONS)):
-        return version
-    tables = len(db.execute("SELECT 1 FROM sqlite_schema").fetchall())
-    if (application_id, version, tables) == (0, 0, 0):
-        return 0
-    if application_id != schema.APPLICATION_ID:
-        raise StoreRefused(f"{path} is a database of another program; choose another file")
-    if version > len(schema.MIGRATIONS):
-        raise StoreRefused(
-            f"{path} was written by a newer Hermes (schema {version}, this one knows "
-            f"{len(schema.MIGRATIONS)}); update Hermes"
-        )
-    return version
-
-
-def _use_wal(db: Database, path: Path) -> None:
-    if db.pragma("journal_mode") == "wal":
-        return
-    if db.pragma("journal_mode", "wal") != "wal":
-        raise StoreRefused(f"{path} is on a file system without shared memory, which WAL needs")
-    # The first read creates the WAL file and its index.
-    db.execute("SELECT 1 FROM sqlite_schema").fetchall()
-
-
-def _migrate(db: Database, path: Path, clock: Clock, version: int) -> None:
-    if version:
-        # Without attached files: a migration changes none of them.
-        backups.backup(db, path.with_name(f"{path.name}.schema{version}.backup"), replace=True)
-    # One transaction for all steps: if one of them fails, the old version can still open the file.
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        version = int(db.pragma("user_version"))  # another process may just have migrated it
-        for script in schema.MIGRATIONS[version:]:
-            db.execute(script)
-        tx = Transaction.begin(db, clock)
-        cleanup.finalize_orphaned_compression_sessions(tx)
-        cleanup.prune_empty_ghost_sessions(tx)
-        db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-    if 0 < version < len(schema.MIGRATIONS):
-        log.info("migrated the database from schema %d to %d", version, len(schema.MIGRATIONS))

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from hermes.errors import StoreInUse, StoreUnavailable
 from hermes.forks import watch_forks
-from hermes.store.files import guard
-from hermes.store.files.file_lock import resolve
 from hermes.store.files.problems import cannot_open
+from hermes.store.sqlite import guard
+from hermes.store.sqlite.file_lock import resolve
 
 LOCK_TRIES, LOCK_PAUSE = 10, 0.01
 _OWNER_BYTE = 0x40000200  # follows the bytes of SQLite's locks, in a page without data

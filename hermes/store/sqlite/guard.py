@@ -25,7 +25,7 @@ import apsw
 import attrs
 
 from hermes.errors import StoreFailed
-from hermes.store.files.stamp import Stamp
+from hermes.store.sqlite.stamp import Stamp
 
 _SETTLED_NS = 100_000_000
 _OFD_GETLK, _OFD_SETLK = 36, 37  # constants of Linux; the fcntl module has no names for them

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hermes.errors import HermesError, StoreBusy, StoreRefused
-from hermes.store.files import guard
 from hermes.store.files.problems import cannot_open
+from hermes.store.sqlite import guard
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {

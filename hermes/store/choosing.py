@@ -1,0 +1,45 @@
+"""Which engine opens a database: PostgreSQL for its URLs, SQLite for anything else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hermes.config import is_database_url
+from hermes.errors import StoreRefused
+from hermes.store.engine import Engine
+from hermes.store.sqlite.engine import OpenWorker as OpenWorker, SqliteEngine
+
+
+def engine_of(
+    target: str | os.PathLike[str],
+    *,
+    max_wal_bytes: int | None = None,
+    open_worker: OpenWorker | None = None,
+    vfs: str | None = None,
+) -> Engine:
+    """Return the engine for a path, or for a URL (`postgresql://…`); nothing is opened.
+
+    Raises `StoreRefused` for an option of SQLite with a URL, or if psycopg is not installed.
+    """
+    if not is_database_url(target):
+        return SqliteEngine(
+            Path(target), max_wal_bytes=max_wal_bytes, open_worker=open_worker, vfs=vfs
+        )
+    given = {"max_wal_bytes": max_wal_bytes, "open_worker": open_worker, "vfs": vfs}
+    for name, value in given.items():
+        if value is not None:
+            raise StoreRefused(f"{name} is an option for SQLite; leave it out with PostgreSQL")
+    return _postgres(str(target))
+
+
+def _postgres(url: str) -> Engine:
+    try:
+        from hermes.store.postgres.engine import PostgresEngine  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] != "psycopg":
+            raise
+        raise StoreRefused(
+            "PostgreSQL needs psycopg; install 'hermes-runtime[postgres]'"
+        ) from error
+    return PostgresEngine(url)

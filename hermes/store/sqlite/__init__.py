@@ -1,0 +1,1 @@
+"""The engine for SQLite: everything that knows APSW, or that a database is a file."""
