@@ -63,6 +63,7 @@ def test_search_finds_titles_and_texts(page):
     hits = page.locator("ul.hits li")
     expect(hits).to_have_count(2)  # the question and its echo
     expect(hits.first.locator("mark")).to_have_text("herons")
+    expect(hits.first.locator(".title")).to_have_text("where do herons sleep")
     hits.first.get_by_role("link").click()
     expect(answer(page, "echo: where do herons sleep")).to_be_visible()
     search.fill("")
@@ -109,6 +110,18 @@ def test_undo_takes_the_last_message_back(page):
     messages(page).last.get_by_role("button", name="Take back").click()
     expect(answer(page, "echo: two")).to_have_count(0)
     expect(messages(page)).to_have_count(2)
+
+
+def test_only_the_latest_message_can_be_answered_again_and_taken_back(page):
+    for text in ("one", "two", "three"):
+        ask(page, text)
+    page.mouse.move(0, 0)
+    for name in ("Answer again", "Take back"):
+        expect(page.get_by_role("button", name=name)).to_have_count(1)
+    for each in messages(page).all()[:-1]:
+        each.hover()
+        expect(each.get_by_role("button", name="Branch from here")).to_be_visible()
+        expect(each.get_by_role("button", name="Answer again")).to_be_hidden()
 
 
 def test_retry_answers_again(page, web):

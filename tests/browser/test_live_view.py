@@ -118,6 +118,9 @@ def test_a_conversation_is_chosen_for_its_lineage(new_context, live):
     page.get_by_label("Session key").fill(KEY)
     page.get_by_role("button", name="Show the lineage").click()
     expect(page.locator(".sessions button")).to_have_count(1)
+    page.go_back()
+    page.get_by_role("table").get_by_role("link", name=KEY).click()
+    expect(page.locator(".sessions button")).to_have_count(1)
 
 
 def test_the_cache_shows_each_call_and_the_first_differing_byte(new_context, live):

@@ -83,3 +83,12 @@ def test_a_tool_with_a_long_name_fits(phone, web):
     card.locator("summary").click()
     expect(card.get_by_text("It is still running.")).to_be_visible()
     turn.finish("done")
+
+
+def test_the_list_can_be_used_when_the_phone_is_turned(phone):
+    say(phone, "hello")
+    phone.set_viewport_size({"width": 900, "height": 360})
+    phone.get_by_role("searchbox", name="Search conversations").click()
+    expect(phone.get_by_role("searchbox", name="Search conversations")).to_be_focused()
+    phone.get_by_role("button", name="New conversation", exact=True).first.click()
+    expect(phone.get_by_role("heading", name="What shall we talk about?")).to_be_visible()

@@ -33,10 +33,10 @@ function showTheme(name) {
 
 // Each route: its pattern, its module, and its name in the navigation.
 const ROUTES = [
-  [/^\/(?:c\/(.*))?$/, () => import("./chat/chat.js"), "chat"],
-  [/^\/live(?:\/(.*))?$/, () => import("./live/live.js"), "live"],
-  [/^\/turns\/([^/]*)\/([^/]*)$/, () => import("./turns/turns.js"), "turns"],
-  [/^\/settings$/, () => ({ open: openSettings }), "settings"],
+  [/^\/(?:c\/(.*))?$/, async () => (await import("./chat.js")).openChat, "chat"],
+  [/^\/live(?:\/(.*))?$/, async () => (await import("./inspect.js")).openLive, "live"],
+  [/^\/turns\/([^/]*)\/([^/]*)$/, async () => (await import("./inspect.js")).openTurn, "turns"],
+  [/^\/settings$/, () => openSettings, "settings"],
 ];
 const NAVIGATION = [
   ["chat", "Chat", "chat", "#/"],

@@ -135,6 +135,9 @@ export function button(label, props = {}, iconName = null, visible = !iconName) 
   }, iconName && icon(iconName), visible && h("span", { class: "label" }, label));
 }
 
+/** Whether the window is as narrow as that of a phone; the style has the same width. */
+export const narrow = matchMedia("(max-width: 760px)");
+
 // Numbers and times as people read them. Times are seconds since 1970, as in the API.
 
 // The texts of the page are English, so dates are, too: in the variant of the reader.
@@ -573,7 +576,7 @@ export function openImage(src, name) {
   }, h("img", { src, alt: name }), button("Close", { class: "quiet corner", autofocus: true }, "close"));
 }
 
-// Routes in the fragment of the address, such as `#/c/name:trip`. A view is a module with
+// Routes in the fragment of the address, such as `#/c/name:trip`. A view is opened by a function
 // `open(container, params)`. It returns a function that closes it, or an object with `close` and
 // `update(params)`, which is called instead if the next route has the same view.
 
@@ -582,7 +585,7 @@ let container = null;
 let current = null;
 let generation = 0;
 
-/** Serve routes: `[pattern, load, name]`, where `load()` imports the view. */
+/** Serve routes: `[pattern, load, name]`; `load()` returns the function that opens the view. */
 export function startRouter(table, element, onRoute = () => {}) {
   routes = table;
   container = element;
@@ -631,9 +634,9 @@ async function openView(onRoute) {
   place.className = "place";
   container.replaceChildren(place);
   try {
-    const view = await load();
+    const open = await load();
     if (mine !== generation) return;
-    const opened = await view.open(place, params);
+    const opened = await open(place, params);
     const closing = typeof opened === "function" ? { name, close: opened } : { name, ...opened };
     if (mine === generation) current = closing;
     else closing.close();

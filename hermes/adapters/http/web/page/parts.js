@@ -2,12 +2,12 @@
 
 import {
   ApiError, conversation, del, get, patch, post, serverNow, stored, upload, url,
-} from "../lib/api.js";
+} from "./lib/api.js";
 import {
   announce, attempt, build, button, bytes, copyText, count, countdown, dateTime, day, duration,
   fail, h, icon, keyed, link, money, openDialog, openImage, pretty, replace, set, shortCount, text, time,
   when,
-} from "../lib/dom.js";
+} from "./lib/dom.js";
 
 // The messages. Only a window of them is in the document, so that thousands scroll as smoothly as ten.
 
@@ -185,7 +185,7 @@ export class Messages {
   /** Bring an item up to date: what depends on others. */
   refresh(node, item) {
     if (item.note) return;
-    node.classList.toggle("latest", item.latest);
+    node.classList.toggle("latest", Boolean(item.latest));
     node.classList.toggle("continued", Boolean(item.continued));
     const meta = node.querySelector(".meta");
     const turn = item.last && this.view.usage.of(item.row);

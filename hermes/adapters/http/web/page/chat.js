@@ -2,17 +2,17 @@
 
 import {
   conversation, del, get, newKey, patch, post, serverNow, stored, subscribe, url,
-} from "../lib/api.js";
+} from "./lib/api.js";
 import {
   announce, ask, attempt, button, confirm, dateTime, fail, go, GrowingView, h, icon, keyed, link,
-  money, openDialog, openMenu, period, plural, replace, set, showConnection, text, toast, when,
-} from "../lib/dom.js";
+  money, narrow, openDialog, openMenu, period, plural, replace, set, showConnection, text, toast, when,
+} from "./lib/dom.js";
 import { Approvals, Composer, Messages, Queue, Running, UsageOf } from "./parts.js";
 
 const NEW = "hermes.new";
 
 /** Open the chat; `params` has the name of a conversation, or nothing for a new one. */
-export function open(container, params) {
+export function openChat(container, params) {
   let view = null;
   const list = new List({ onNew, onDeleted, onChosen: () => drawer(false) });
   const main = h("div", { class: "chat-main" });
@@ -111,10 +111,9 @@ export function open(container, params) {
   }
 
   function drawer(opened) {
+    if (!narrow.matches) return;
     root.classList.toggle("drawer-open", opened);
     menu.setAttribute("aria-expanded", String(opened));
-    if (!matchMedia("(max-width: 760px)").matches) return;
-    list.element.inert = !opened;
     if (opened) list.search.focus();
     else if (list.element.contains(document.activeElement)) menu.focus();
   }
@@ -307,12 +306,19 @@ class List {
         get("/api/search", { q: words(query) }, { signal: stop.signal }).catch(() => ({ hits: [] })),
       ]);
       this.results = titles.conversations;
-      this.hits.replaceChildren(...texts.hits.map(hit).filter(Boolean));
+      this.hits.replaceChildren(...texts.hits.filter((each) => each.session_key).map((each) => this.hit(each)));
     } catch (error) {
       if (error.name === "AbortError") return;
       text(this.note, error.message);
     }
     this.show();
+  }
+
+  /** Return an entry for a message that was found. */
+  hit({ session_key: key, title, snippet, timestamp }) {
+    return h("li", null, h("a", { href: link("c", key) },
+      h("span", { class: "title" }, title || this.entry(key)?.preview || "Without a title"),
+      h("span", { class: "snippet muted" }, marked(snippet)), h("time", { class: "muted" }, when(timestamp))));
   }
 
   async showArchive(archived) {
@@ -354,14 +360,6 @@ const cursor = (each) => JSON.stringify([each.last_active, each.session_key]);
 /** Each word as a phrase, so that no character is an operator; the last one may be incomplete. */
 const words = (query) => query.split(/\s+/).map((word) => `"${word.replaceAll('"', "")}"`)
   .filter((word) => word !== '""').join(" ");
-
-function hit(found) {
-  if (!found.session_key) return null;
-  return h("li", null, h("a", { href: link("c", found.session_key) },
-    h("span", { class: "title" }, found.title || "Without a title"),
-    h("span", { class: "snippet muted" }, marked(found.snippet)),
-    h("time", { class: "muted" }, when(found.timestamp))));
-}
 
 /** The snippet with its matches marked: the API puts them between >>> and <<<. */
 const marked = (snippet) => snippet.split(/(>>>.*?<<<)/s).map((part) => (part.startsWith(">>>")
