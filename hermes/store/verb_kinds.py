@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from hermes.errors import StoreError
-from hermes.store.transaction import Transaction, Work
+from hermes.messages import Inbound, InboxReply, Rotation, TurnCommit
+from hermes.store.transaction import KeyedWork, Transaction, Work
 
+_WITH_KEY = (Inbound, InboxReply, Rotation, TurnCommit)
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
@@ -112,28 +114,66 @@ class _TransactionVerb(_Verb[P, R]):
         raise NotImplementedError
 
 
-class writes(_TransactionVerb[P, R]):  # noqa: N801 - read as a word in the list below
+class _WritingVerb(_TransactionVerb[P, R]):
+    """A verb that writes. Its work says which session_key it is about, if it is about one."""
+
+    def _bind(self, store: SyncRunner | AsyncRunner) -> Callable[P, object]:
+        function, run, key_of = self._function, self._runner_of(store), _key_reader(self._function)
+
+        def method(*args: P.args, **kwargs: P.kwargs) -> object:
+            def work(tx: Transaction) -> R:
+                return function(tx, *args, **kwargs)
+
+            key = key_of(args, kwargs)
+            return run(work if key is None else KeyedWork(work, key))
+
+        return method
+
+
+def _key_reader(
+    function: Callable[..., object],
+) -> Callable[[tuple[object, ...], Mapping[str, object]], str | None]:
+    """Return how to find the session_key in the arguments of a store function.
+
+    It is the parameter `session_key`, or belongs to the first one, such as an `Inbound`.
+    """
+    code = function.__code__
+    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    keyed = "session_key" in names
+    name = "session_key" if keyed else next(iter(names), "")
+    place = names.index(name) if keyed else 0
+
+    def key_of(args: tuple[object, ...], kwargs: Mapping[str, object]) -> str | None:
+        given = args[place] if place < len(args) else kwargs.get(name)
+        key = given.session_key if isinstance(given, _WITH_KEY) else given if keyed else None
+        # An invalid key is refused by the function.
+        return key if isinstance(key, str) and key.isprintable() else None
+
+    return key_of
+
+
+class writes(_WritingVerb[P, R]):  # noqa: N801 - read as a word in the list below
     """A verb that writes; many are committed together."""
 
     def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
         return store.transact
 
 
-class unflushed(_TransactionVerb[P, R]):  # noqa: N801
+class unflushed(_WritingVerb[P, R]):  # noqa: N801
     """A verb whose effect may be lost if the machine fails, but not if the process is killed."""
 
     def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
         return store.transact_unflushed
 
 
-class deferred(_TransactionVerb[P, R]):  # noqa: N801
+class deferred(_WritingVerb[P, R]):  # noqa: N801
     """A verb whose effect is stored with the next one of others, or without a flush soon after."""
 
     def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
         return store.transact_deferred
 
 
-class alone(_TransactionVerb[P, R]):  # noqa: N801
+class alone(_WritingVerb[P, R]):  # noqa: N801
     """A verb that writes for long, and is committed by itself."""
 
     def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:

@@ -117,6 +117,13 @@ def all_open(tx: Transaction, inbox_ids: Sequence[int], session_key: str) -> boo
     return all(tx.one(sql, inbox_id, session_key) for inbox_id in inbox_ids)
 
 
+def lock_key_of(tx: Transaction, inbox_id: int) -> None:
+    """Lock the session_key of a message, before its state decides what is done."""
+    row = tx.one("SELECT session_key FROM inbox WHERE id = ?", inbox_id)
+    if row is not None:
+        tx.lock_key(row[0])
+
+
 def source_of(tx: Transaction, inbox_id: int) -> Source:
     """Return where an open message came from."""
     row = tx.one("SELECT body FROM inbox WHERE id = ? AND body IS NOT NULL", inbox_id)

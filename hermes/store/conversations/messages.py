@@ -68,6 +68,12 @@ def _require_open(tx: Transaction, session_id: str) -> _Counters:
     return _Counters(*row[:-1])
 
 
+def _lock_open(tx: Transaction, session_id: str) -> _Counters:
+    """Like `_require_open`; the session is locked, because its messages are read to be changed."""
+    tx.lock_session(session_id)
+    return _require_open(tx, session_id)
+
+
 def _update_counters(
     tx: Transaction, session_id: str, added: int, visible: int, calls: int, rewrites: int = 0
 ) -> _Counters:
@@ -126,6 +132,7 @@ def append_message(  # noqa: PLR0913 - the fields of a message
         chat=chat,
     )
     if platform_message_id is not None:
+        tx.lock_session(session_id)
         earlier = _find_platform_message(tx, session_id, platform_message_id)
         if earlier is not None:
             return Appended(earlier, _require_open(tx, session_id).head, duplicate=True)
@@ -140,6 +147,8 @@ def append_messages(tx: Transaction, session_id: str, messages: Sequence[Message
     """
     seen: set[str] = set()
     fresh: list[Message] = []
+    if any(message.platform_message_id is not None for message in messages):
+        tx.lock_session(session_id)
     for message in messages:
         platform_id = message.platform_message_id
         if platform_id is not None:
@@ -261,7 +270,7 @@ def _hide(
 
 def replace_messages(tx: Transaction, session_id: str, messages: Sequence[Message]) -> Head:
     """Hide all messages of the session and append these instead; the old rows stay in the file."""
-    counters = _require_open(tx, session_id)
+    counters = _lock_open(tx, session_id)
     _hide(tx, counters, codec.bounds(counters.no)[0])
     return append_rows(tx, session_id, messages)[0]
 
@@ -278,7 +287,7 @@ def rewind(
 
     `answer` closes the inbox rows of the command in the same transaction.
     """
-    counters = _require_open(tx, session_id)
+    counters = _lock_open(tx, session_id)
     _require_live(tx, counters, message_id)
     hidden = _hide(tx, counters, message_id, upto)
     inbox.close(tx, answer)
@@ -290,7 +299,7 @@ def edit_message(tx: Transaction, session_id: str, message_id: int, content: str
 
     The message and all after it are appended again; the old rows stay hidden in the file.
     """
-    counters = _require_open(tx, session_id)
+    counters = _lock_open(tx, session_id)
     _require_live(tx, counters, message_id)
     edited, *rest = (codec.as_message(m) for m in _hide(tx, counters, message_id))
     changed = Message(

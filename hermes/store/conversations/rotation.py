@@ -26,6 +26,8 @@ def rotate(tx: Transaction, rotation: Rotation) -> Rotated | Skipped:
     changed otherwise, or if somebody else has compressed it or moved the route. A retry with the
     same `rotation_id` returns the existing child with `repeated` set.
     """
+    titles.lock_titles(tx, rotation.session_id)
+    tx.lock_session(rotation.session_id)  # nothing is appended until the continuation is there
     row = tx.one("SELECT no, end_reason, rewrites FROM sessions WHERE id = ?", rotation.session_id)
     if row is None:
         return Skipped("unknown session")

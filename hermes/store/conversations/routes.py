@@ -309,7 +309,9 @@ def expire(
 
 def sweep_expired(tx: Transaction, limit: int = 100) -> list[str]:
     """Expire overdue routes. Return the ids of the sessions that ended."""
-    ended = [expire(tx, key, epoch) for key, epoch in overdue(tx, limit)]
+    due = overdue(tx, limit)
+    tx.lock_keys(key for key, _ in due)
+    ended = [expire(tx, key, epoch) for key, epoch in due]
     return [session_id for session_id in ended if session_id is not None]
 
 

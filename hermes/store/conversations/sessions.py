@@ -280,6 +280,7 @@ def reopen_session(tx: Transaction, session_id: str) -> None:
 
     Raises `UnknownSession`, and `HasContinuation` if it has a compression child.
     """
+    tx.lock_session(session_id)
     no = require(tx, session_id)
     if lineage.compression_child(tx, no) is not None:
         tip = lineage.get_compression_tip(tx, session_id)

@@ -135,6 +135,7 @@ def _release_title(
     tx: Transaction, session_id: str, title: str, keys: Sequence[str | None]
 ) -> None:
     """Remove the title from earlier sessions of the lineage; refuse it if another has it."""
+    _lock(tx, keys)
     holders = [each for each in _holders(tx, title, keys) if each != session_id]
     if not holders:
         return
@@ -217,6 +218,7 @@ def _ambiguous(title: str, found: Sequence[Match]) -> str:
 
 def unused_title(tx: Transaction, title: str, *keys: str | None) -> str:
     """Return the title if no session of these keys has it, else with the next unused number."""
+    _lock(tx, keys)
     if _holder(tx, title, keys) is None:
         return title
     name = _next_title(tx, title, keys)
@@ -282,6 +284,21 @@ def keys_of(tx: Transaction, no: int) -> list[str | None]:
         no,
     )
     return [row[0] for row in rows]
+
+
+def lock_titles(tx: Transaction, session_id: str) -> None:
+    """Lock the titles of all keys that a session belongs to, before the session itself."""
+    row = tx.one("SELECT no FROM sessions WHERE id = ?", session_id)
+    if row is not None:
+        _lock(tx, keys_of(tx, row[0]))
+
+
+def _lock(tx: Transaction, keys: Sequence[str | None]) -> None:
+    """Lock keys, so that nobody else gives a title to one of their sessions meanwhile.
+
+    The sessions without a key have one lock.
+    """
+    tx.lock_keys(key or "" for key in keys)
 
 
 def _next_title(tx: Transaction, title: str, keys: Sequence[str | None] | None) -> str:

@@ -76,6 +76,7 @@ def request_pairing(
     """
     tx.run(f"DELETE FROM pairings WHERE NOT {_IS_OPEN}", tx.now)
     platform, account, user_id = source.platform, source.account, source.user_id
+    tx.lock_key(f"pairing {platform} {account}")  # one request after the other is counted
     pending: dict[str | None, float] = dict(
         tx.all(
             "SELECT user_id, asked_at FROM pairings WHERE platform = ? AND account = ?",

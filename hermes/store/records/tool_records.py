@@ -56,6 +56,7 @@ def begin_once(
     must be allowed in the conversation, or it raises `NotApproved`.
     Raises `TurnClosed` if the turn is over.
     """
+    inbox.lock_key_of(tx, turn_id)
     if not tx.one("SELECT 1 FROM inbox WHERE id = ? AND state = 'open'", turn_id):
         raise TurnClosed(f"turn {turn_id} is over")
     row = tx.one(
@@ -104,6 +105,7 @@ def ask_approval(  # noqa: PLR0913 - the call, and how the question is shown
     `Overloaded` if too many are pending.
     """
     asked_of = _approver_key(tx, session_key)
+    tx.lock_key(asked_of)
     pending = pending_approvals(tx, asked_of)
     for approval in pending:
         if (approval.session_key, approval.tool, approval.arguments) == (
