@@ -11,9 +11,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.support.postgres_databases import plain
 from tests.support.postgres_server import Installation, PostgresServer
 
 PROGRAM = """
+from tests.support.postgres_databases import plain
 from tests.support.postgres_server import running_server
 with running_server() as server:
     print(server.installation.folder, flush=True)
@@ -28,17 +30,17 @@ def ask(url, statement):
 
 
 def test_a_database_is_empty_for_each_test(postgres):
-    with psycopg.connect(postgres.shared()) as db:
+    with psycopg.connect(plain(postgres.shared())) as db:
         db.execute("CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY, parent int)")
         db.execute("INSERT INTO t (parent) VALUES (1), (2)")
-    with psycopg.connect(postgres.shared()) as db:
+    with psycopg.connect(plain(postgres.shared())) as db:
         assert db.execute("SELECT * FROM t").fetchall() == []
         assert db.execute("INSERT INTO t DEFAULT VALUES RETURNING id").fetchone() == (1,)
         db.execute("DROP TABLE t")
 
 
 def test_a_connection_that_a_test_left_does_not_block_the_next(postgres):
-    left = psycopg.connect(postgres.shared())
+    left = psycopg.connect(plain(postgres.shared()))
     left.execute("CREATE TABLE IF NOT EXISTS held (id int)")
     left.execute("LOCK TABLE held")
     postgres.shared()

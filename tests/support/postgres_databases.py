@@ -13,6 +13,7 @@ import pytest
 from tests.support.postgres_server import running_server
 
 VARIABLE = "HERMES_TEST_POSTGRES"
+ACCEPTING = "accept_data_loss=yes"
 RESET = """
 DO $$ DECLARE found text; BEGIN
   SET LOCAL session_replication_role = replica;  -- no triggers, no foreign keys
@@ -41,12 +42,17 @@ class Databases:
         self._resetting: psycopg.Connection | None = None
 
     def create(self) -> str:
-        """Create an empty database and return its URL; it is dropped by `close`."""
+        """Create an empty database and return its URL; it is dropped by `close`.
+
+        With this URL a store accepts a server that does not flush.
+        """
         name = f"hermes_test_{os.getpid()}_{next(self._numbers)}"
         with psycopg.connect(self.url, autocommit=True) as db:
             db.execute(f'CREATE DATABASE "{name}"')
         self._created.append(name)
-        return urlunsplit(urlsplit(self.url)._replace(path="/" + quote(name, safe="")))
+        parts = urlsplit(self.url)
+        query = "&".join(filter(None, [parts.query, ACCEPTING]))
+        return urlunsplit(parts._replace(path="/" + quote(name, safe=""), query=query))
 
     def shared(self) -> str:
         """Return the URL of a database that has no rows, and that the next test uses too.
@@ -56,7 +62,7 @@ class Databases:
         """
         if self._shared is None or self._resetting is None:
             self._shared = self.create()
-            self._resetting = psycopg.connect(self._shared, autocommit=True)
+            self._resetting = psycopg.connect(plain(self._shared), autocommit=True)
         self._resetting.execute(OTHERS)
         self._resetting.execute(RESET)
         return self._shared
@@ -68,6 +74,11 @@ class Databases:
         with psycopg.connect(self.url, autocommit=True) as db:
             for name in self._created:
                 db.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def plain(url: str) -> str:
+    """Return the URL of a store for a program that is not Hermes."""
+    return url.replace(ACCEPTING, "")
 
 
 @contextlib.contextmanager

@@ -74,10 +74,10 @@ class Installation:
     The same happens if the process of the tests is killed.
     """
 
-    def __init__(self, *, durable: bool = False) -> None:
-        """`durable` places the data on a disk, not in memory."""
+    def __init__(self, *, on_disk: bool = False) -> None:
+        """`on_disk` keeps the data out of memory, as a benchmark needs it."""
         # A short path: that of a socket may have 107 bytes.
-        parent = Path("/tmp") if durable else memory_folder() or Path("/tmp")
+        parent = Path("/tmp") if on_disk else memory_folder() or Path("/tmp")
         self.folder = Path(tempfile.mkdtemp(prefix="hermes-pg-", dir=parent))
         self.user = "nobody" if os.geteuid() == 0 else None
         self.servers: list[PostgresServer] = []
@@ -251,10 +251,10 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def running_server(*, durable=False, **options):
+def running_server(*, on_disk=False, **options):
     """Run a server of its own for the block."""
-    with Installation(durable=durable) as installation:
-        server = PostgresServer(installation, durable=durable, **options)
+    with Installation(on_disk=on_disk) as installation:
+        server = PostgresServer(installation, **options)
         server.create()
         server.start()
         yield server

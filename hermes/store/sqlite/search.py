@@ -111,7 +111,7 @@ def _argument_texts(arguments: str) -> list[str]:
     return texts
 
 
-def _format_snippet(snippet: str) -> str:
+def format_snippet(snippet: str) -> str:
     """Undo the spacing of `indexed_text`, and mark matches visibly."""
     text = snippet if snippet.isascii() else _spaced_cjk().sub(r"\1", snippet)
     return text.replace(_MARK_START, ">>>").replace(_MARK_END, "<<<").strip()
@@ -353,4 +353,4 @@ def _find(tx: Transaction, index: str, expression: str, search: Search) -> list[
         if rows
         else ()
     )
-    return [(*row, _format_snippet(snippets.get(row[0]) or "")) for row in rows]
+    return [(*row, format_snippet(snippets.get(row[0]) or "")) for row in rows]

@@ -1,0 +1,73 @@
+"""The URL of a database: what libpq needs, what is Hermes' own, and what may be shown of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import attrs
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from hermes.config import shown_database
+
+WAIT: Final = 10.0
+_INVALID: Final = (
+    "the URL of the database is not valid; use postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+)
+_YES_NO: Final = {"yes": True, "no": False}
+
+
+@attrs.frozen
+class Address:
+    """Where a database is. Only `label` may be shown: the rest may contain a password."""
+
+    label: str
+    parameters: dict[str, Any] = attrs.field(repr=False)
+    """The parameters of libpq."""
+    wait: float = WAIT
+    """For how many seconds a request waits for a database that cannot be reached."""
+    accept_data_loss: bool = False
+    """Whether a server is accepted that may lose what it has acknowledged."""
+
+    @property
+    def has_several_hosts(self) -> bool:
+        """Whether there is a server to fail over to."""
+        return "," in str(self.parameters.get("host", ""))
+
+
+def parse(url: str) -> Address:
+    """Read a URL. `wait` and `accept_data_loss` in its query are Hermes' own.
+
+    Raises `ValueError` with a sentence that does not contain the URL.
+    """
+    try:
+        parts = urlsplit(url)
+        given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        ours = {name: value for name, value in given if name in {"wait", "accept_data_loss"}}
+        rest = urlencode([pair for pair in given if pair[0] not in ours])
+        # "h1,h2" is no host for urllib, which does not look at it here.
+        parameters = conninfo_to_dict(urlunsplit(parts._replace(query=rest)))
+    except (ValueError, psycopg.Error):
+        raise ValueError(_INVALID) from None  # their messages quote parts of the URL
+    return Address(shown_database(url), parameters, _wait(ours.get("wait")), _accepts(ours))
+
+
+def _wait(text: str | None) -> float:
+    if text is None:
+        return WAIT
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ValueError("wait in the URL of the database must be a number of seconds")
+    return seconds
+
+
+def _accepts(ours: dict[str, str]) -> bool:
+    try:
+        return _YES_NO[ours.get("accept_data_loss", "no")]
+    except KeyError:
+        raise ValueError("accept_data_loss in the URL of the database must be yes or no") from None
