@@ -146,6 +146,10 @@ class Draining(HermesError):
     """The runtime is shutting down and accepts no new work. Accepted messages are safe."""
 
 
+class NotOwner(HermesError):
+    """Another node serves the conversation, or has the role, and nothing was changed."""
+
+
 class WaitCircle(HermesError):
     """A turn would wait for a conversation that waits for it; the message names the circle."""
 

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import trio
 
+from hermes.actors.cluster.recovery import Recovery
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.ephemeral import EphemeralActor
-from hermes.actors.session.retries import retry, settle
+from hermes.actors.session.retries import finalize, notify_of_pause, retry, settle
 from hermes.background import cancel, release, set_event, start_soon
 from hermes.errors import (
     ActorStopped,
     Draining,
     HermesError,
-    Overloaded,
-    StoreBusy,
     StoreFailed,
-    StoreFull,
-    actionable,
 )
 from hermes.forks import FORKED, watch_forks
-from hermes.messages import Accepted, InboxReply
-from hermes.outbound import reply_rows
+from hermes.messages import Accepted, Claim
 from hermes.protocols import Store
 from hermes.session_keys import is_ephemeral_key, require_encodable
 from hermes.user_code import contained, leaf, loggable
@@ -38,10 +33,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
 FAILURE_WINDOW = 60.0
-PAGE = 1000
 TASK_NAME = "hermes session"
 MAINTENANCE_INTERVAL = 30.0
-WATCH_INTERVAL = 1.0
 ENDED = "the runtime has ended"
 
 
@@ -62,7 +55,7 @@ class Supervisor:
         # Actors do not run in the context of their first caller: it may belong to another turn.
         self._task_context = contextvars.copy_context()
         self._nursery: trio.Nursery | None = None
-        self._recovered = trio.Event()
+        self._recovery = Recovery(context, self)
         self._ended = trio.Event()
         self.draining: bool = False
         self._drained = False
@@ -91,22 +84,45 @@ class Supervisor:
     def deliver(self, accepted: Accepted) -> None:
         """Hand an accepted message to its actor."""
         key = accepted.receipt.session_key
+        if not self._context.store.cluster.serves(accepted):
+            return
         if key not in self.quarantined and not self._ended.is_set():  # else it stays in the store
-            self.actor(key).deliver(accepted)
+            self.actor(key, accepted.claim).deliver(accepted)
 
-    def actor(self, session_key: str) -> SessionActor:
-        """Return the actor of this key, and start it if there is none."""
-        actor = self._actors.pop(session_key, None) or self._start(session_key)
+    def actor(self, session_key: str, claim: Claim | None = None) -> SessionActor:
+        """Return the actor of this key, and start it if there is none.
+
+        In a cluster, one is started only under a `claim`, without which this raises `NotOwner`. An
+        actor of an earlier claim is replaced.
+        """
+        actor = self._actors.get(session_key)
+        if actor is not None and claim is not None and actor.claim != claim:
+            self.lose(session_key, actor.claim)
+        actor = self._actors.pop(session_key, None) or self._start(session_key, claim)
         self._actors[session_key] = actor  # at the end: the least recently used come first
         actor.last_used = trio.current_time()
         return actor
 
-    def _start(self, session_key: str) -> SessionActor:
+    def lose(self, session_key: str, claim: Claim | None) -> None:
+        """End the actor that runs under this claim: another node serves its conversation."""
+        actor = self._actors.get(session_key)
+        if actor is not None and actor.claim == claim:
+            self._forget(actor)
+            actor.lose()
+
+    def lose_all(self) -> None:
+        """End all actors quietly: this node was declared dead."""
+        for actor in list(self._actors.values()):
+            self.lose(actor.key, actor.claim)
+
+    def _start(self, session_key: str, claim: Claim | None) -> SessionActor:
         if self._ended.is_set():
             raise self.refusal()
         require_encodable(session_key)
         kind = EphemeralActor if is_ephemeral_key(session_key) else SessionActor
-        actor = kind(session_key, self._context)
+        lose = functools.partial(self.lose, session_key, claim)
+        actor = kind(session_key, self._context, self._context.store.held(claim, lose))
+        actor.claim = claim
         assert self._nursery is not None
         start = functools.partial(start_soon, self._nursery, self._supervise, actor, name=TASK_NAME)
         self._task_context.copy().run(start)
@@ -117,8 +133,10 @@ class Supervisor:
         caught = contained(StoreFailed)
         try:
             with caught:
-                await actor.run()
-            if caught.error is not None:  # the one place where the failure of a session ends
+                await _run(actor)
+            if (
+                caught.error is not None and not actor.lost
+            ):  # the one place where the failure of a session ends
                 await self._restart(actor, caught.error)
         except trio.Cancelled:
             if actor.has_session:
@@ -147,23 +165,12 @@ class Supervisor:
             log.error("%s failed %d times, paused for %g s", actor.key, MAX_FAILURES, pause)
             self.quarantined.add(actor.key)
             try:
-                await self._notify_quarantine(actor.key)
+                await notify_of_pause(self._context, actor.key)
                 await trio.sleep(pause)
             finally:
                 self.quarantined.discard(actor.key)
         if not self.draining:
-            self.actor(actor.key).wake()
-
-    async def _notify_quarantine(self, session_key: str) -> None:
-        """Notify the user of the quarantine (best effort)."""
-        store = self._context.store
-        with contained(StoreFailed) as caught:
-            for row in await store.open_inbox(session_key, limit=1):
-                outbox = reply_rows(row, "", self._context.texts.paused, "notice")
-                reply = InboxReply(session_key=session_key, inbox_ids=(), outbox=outbox)
-                await store.answer(reply)
-        if caught.error is not None:
-            log.error("%s was not notified of its pause", session_key, exc_info=caught.error)
+            self.actor(actor.key, actor.claim).wake()
 
     # Idle actors
 
@@ -181,21 +188,34 @@ class Supervisor:
         self._failures = {
             key: times for key, times in self._failures.items() if times[-1] > now - FAILURE_WINDOW
         }
-        for actor in list(self._actors.values()):
-            if actor.idle and actor.last_used <= now - self._context.config.idle_timeout:
-                self._forget(actor)  # no checkpoint since it was seen to be idle
-                actor.inbox.mailbox.close()
+        before = now - self._context.config.idle_timeout
+        self._end_idle([actor for actor in self._actors.values() if actor.last_used <= before])
+
+    def balance(self) -> None:
+        """End idle actors that run on a loaded node of a cluster: other nodes shall serve them."""
+        idle = [actor.key for actor in self._actors.values() if actor.idle]
+        away = self._context.store.cluster.balance(len(self._actors), idle)
+        self._end_idle([self._actors[key] for key in away])
+
+    def _end_idle(self, actors: Iterable[SessionActor]) -> None:
+        """End those of the actors that are idle, and give up their conversations."""
+        ended = [actor for actor in actors if actor.idle]
+        for actor in ended:
+            self._forget(actor)  # no checkpoint since it was seen to be idle
+            actor.inbox.mailbox.close()
+        self._context.store.cluster.release_idle([each.claim for each in ended if each.claim])
 
     # Start and end
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Hold the actors until they are ended."""
         try:
-            with contained(Exception) as caught:
+            watching = self._context.store.cluster.watch(self.lose_all)
+            with watching, contained(Exception) as caught:
                 await self._context.compressor.begin()
                 await self._dispatcher.recover()
                 async with trio.open_nursery() as self._nursery:
-                    start_soon(self._nursery, self._recover)
+                    start_soon(self._nursery, self._recovery.run)
                     task_status.started()
                     await trio.sleep_forever()
             if not self.draining:  # a `Cancelled` that no scope asked for was taken for an end
@@ -203,47 +223,9 @@ class Supervisor:
         finally:
             set_event(self._ended)
 
-    async def _recover(self) -> None:
-        """Wake conversations that are unfinished, then watch for messages of other processes."""
-        after = await self._wake_after(0)
-        set_event(self._recovered)
-        while not self.draining:
-            await trio.sleep(WATCH_INTERVAL)
-            try:
-                after = await self._wake_after(after)
-            except (StoreBusy, StoreFull, Overloaded) as error:
-                log.debug("the inbox was not read, and will be: %s", error)
-
-    async def _wake_after(self, after: int) -> int:
-        """Hand over messages after this id that are new; return the id of the last one."""
-        last = after
-        while found := await self._context.store.waiting_keys(last, limit=PAGE):
-            before, last = last, found[-1][1]
-            if any(self._is_new(key, inbox_id) for key, inbox_id in found):
-                with contextlib.suppress(StoreBusy, StoreFull, Overloaded):
-                    # A write: all that was accepted before it is delivered then.
-                    await self._context.store.start_inbox(())
-            for key in dict.fromkeys(key for key, inbox_id in found if self._is_new(key, inbox_id)):
-                await self._hand_over(key, before)
-        return last
-
-    async def _hand_over(self, session_key: str, after: int) -> None:
-        """Wake an idle conversation; one that is busy takes its messages after this id now."""
-        actor = self._actors.get(session_key) if self._recovered.is_set() else None
-        if actor is not None and await actor.fetch(after):
-            return
-        if session_key not in self.quarantined:
-            self.actor(session_key).wake()
-
-    def _is_new(self, session_key: str, inbox_id: int) -> bool:
-        """Whether a message must be fetched: its actor has not seen it, and is not paused."""
-        actor = self._actors.get(session_key)
-        seen = actor is not None and actor.inbox.knows(inbox_id)
-        return not seen and session_key not in self.quarantined
-
     async def wait_recovered(self) -> None:
         """Wait until the conversations of an earlier process have been woken."""
-        await self._recovered.wait()
+        await self._recovery.finished.wait()
 
     async def wait_sent(self) -> None:
         """Wait until all replies have been sent."""
@@ -292,9 +274,16 @@ class Supervisor:
         await self._finish()
 
     async def _wait_idle(self) -> None:
-        """Wait until no conversation has anything to do."""
-        await self._recovered.wait()
+        """Wait until no conversation has anything to do.
+
+        If other nodes go on with the conversations, they get each one as soon as it is idle.
+        """
+        await self._recovery.finished.wait()
+        cluster = self._context.store.cluster
+        await cluster.start_draining()
         while busy := [actor for actor in self._actors.values() if not actor.idle]:
+            if cluster.others:
+                self._end_idle(list(self._actors.values()))
             await busy[0].wait_idle()
 
     def hurry(self) -> None:
@@ -321,6 +310,7 @@ class Supervisor:
         The turns that this cancels are not counted as attempts: only crashes are.
         """
         assert self._nursery is not None
+        owned = [actor.key for actor in self._actors.values() if actor.claim is not None]
         keys = {actor.key for actor in self._actors.values() if actor.has_session}
         cancel(self._nursery.cancel_scope)
         await self._ended.wait()
@@ -328,22 +318,14 @@ class Supervisor:
         attempts, self._attempts, self._cancelled = self._attempts, {}, set()
         store = self._context.store
         with trio.move_on_after(self._context.config.close_timeout):
-            await self._finalize(sorted(keys))  # in the same order in every process
+            if not store.cluster.others:  # else another node goes on, and nothing ends
+                await finalize(self._context, sorted(keys))  # in the same order in every process
             if attempts:  # afterwards: `finalize` looks at the attempts
                 restore = functools.partial(store.restore_attempts, attempts)
                 await retry("cancelled turns still count as attempts", restore)
+            hand_over = functools.partial(store.cluster.hand_over, sorted(owned))
+            await retry("conversations are not handed over yet", hand_over)
             await self._dispatcher.flush()
-
-    async def _finalize(self, keys: Collection[str]) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                for key in keys:
-                    finalize = functools.partial(
-                        self._context.store.finalize, key, reason="shutdown"
-                    )
-                    start_soon(nursery, retry, f"{key} is not finalized yet", finalize)
-        except BaseExceptionGroup as group:
-            raise actionable(group) from None
 
     # After the end
 
@@ -389,6 +371,16 @@ class Supervisor:
         failure = self._failure or self._context.store.failure
         if failure is not None:
             raise _copy(failure)
+
+
+async def _run(actor: SessionActor) -> None:
+    """Run an actor, in a cluster until another node serves its conversation."""
+    if actor.claim is None:
+        await actor.run()
+        return
+    with trio.CancelScope() as actor.scope:
+        if not actor.lost:
+            await actor.run()
 
 
 def _is_duration(value: object) -> bool:

@@ -36,6 +36,11 @@ from hermes.messages.attachments import (
     file_ids as file_ids,
     stored_file as stored_file,
 )
+from hermes.messages.cluster import (
+    Claim as Claim,
+    NodeInfo as NodeInfo,
+    RoleClaim as RoleClaim,
+)
 from hermes.messages.inbox import (
     APPROVAL as APPROVAL,
     Accepted as Accepted,

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from hermes.messages.cluster import Claim
 from hermes.messages.recordings import Repeats
 from hermes.messages.replies import Reply
 from hermes.messages.requests import ApiRequest, Source as Source
@@ -174,3 +175,5 @@ class Accepted(msgspec.Struct, frozen=True):
     """The route of the key; None for a duplicate."""
     previous: int = 0
     """The last of the messages that were already open; 0 if there were none."""
+    claim: Claim | None = None
+    """Who serves the conversation; None in a store that one process has for itself."""

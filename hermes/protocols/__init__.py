@@ -42,6 +42,13 @@ from hermes.protocols.catalog import (
     ServerInfo as ServerInfo,
     ToolInfo as ToolInfo,
 )
+from hermes.protocols.cluster import (
+    Cluster as Cluster,
+    Hints as Hints,
+    Membership as Membership,
+    Ownership as Ownership,
+    Roles as Roles,
+)
 from hermes.protocols.files import FileReader as FileReader, FileStore as FileStore
 from hermes.protocols.inbox import InboxStore as InboxStore
 from hermes.protocols.records import (

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from hermes.errors import StoreFailed
 from hermes.messages import (
     Accepted,
+    Claim,
     ConversationSettings,
     CostTotals,
     Head,
@@ -33,6 +34,7 @@ from hermes.messages import (
     Transcript,
     Usage,
 )
+from hermes.protocols.cluster import Cluster
 from hermes.protocols.files import FileStore
 from hermes.protocols.inbox import InboxStore
 from hermes.protocols.records import AccessStore, ApiStore, ToolRecords
@@ -342,6 +344,19 @@ class Store(
     Protocol,
 ):
     """Everything that a runtime needs of its store."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The other nodes that use this store, if there are any."""
+        ...
+
+    def held(self, claim: Claim | None, on_lost: Callable[[], None]) -> Store:
+        """Return the verbs for the actor of one conversation, which this node has claimed.
+
+        If another node has taken it since, they change nothing, call `on_lost` and raise
+        `NotOwner`. A store that one process has for itself returns itself.
+        """
+        ...
 
     @property
     def failure(self) -> StoreFailed | None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import trio
 from msgspec.structs import replace
@@ -16,10 +16,20 @@ from msgspec.structs import replace
 from hermes.background import open_background, protected, start_soon
 from hermes.config import AttachmentLimits
 from hermes.errors import HermesError
-from hermes.messages import Attachment, Hooks, Imported, StoredFile, StorePulse, StoreSnapshot
+from hermes.messages import (
+    Attachment,
+    Claim,
+    Hooks,
+    Imported,
+    StoredFile,
+    StorePulse,
+    StoreSnapshot,
+)
+from hermes.protocols.cluster import Cluster
 from hermes.store.actor import MAX_WAITING, SWEEP_INTERVAL, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.choosing import OpenWorker, engine_of
+from hermes.store.cluster.alone import Alone
 from hermes.store.conversations.search import unindexed
 from hermes.store.files import blob_reading, staging
 from hermes.store.files.contents import SPARED
@@ -41,6 +51,16 @@ class Store(StoreActor, StoreVerbs):
     """
 
     _next_file_sweep: float = -math.inf
+
+    @functools.cached_property
+    def cluster(self) -> Cluster:
+        """The other nodes that use this store: there are none."""
+        return Alone(self)
+
+    def held(self, claim: Claim | None, on_lost: Callable[[], None]) -> Self:
+        """Return this store: no other node takes a conversation from this one."""
+        del claim, on_lost
+        return self
 
     async def run_search(self, work: Work[R]) -> R:
         """Bring the search index up to date, then run work that reads it."""

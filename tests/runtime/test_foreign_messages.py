@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from hermes import Config, Inbound
-from hermes.actors.supervisor import WATCH_INTERVAL
 from hermes.messages import TurnResult
 from hermes.store import SessionStore
+from hermes.store.cluster.alone import WATCH_INTERVAL
 from hermes.testing import ScriptedAgent, inspect
 from tests.support.held_turns import HeldAgent, held_runtime
 from tests.support.runtime import SECONDS, with_threads

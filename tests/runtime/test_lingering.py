@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from hermes import Inbound
-from hermes.actors.session.actor import MAX_LINGER
+from hermes.actors.session.inbox import MAX_LINGER
 from hermes.store import SessionStore
 from hermes.testing import ScriptedAgent
 

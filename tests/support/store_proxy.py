@@ -6,12 +6,21 @@ import functools
 
 import trio
 
+from hermes.store.cluster.alone import Alone
+
 
 class Through:
     """A proxy that passes everything to the real store; subclasses override verbs."""
 
     def __init__(self, store, **attributes):
         self.__dict__.update(store=store, **attributes)
+
+    @property
+    def cluster(self):
+        return Alone(self)
+
+    def held(self, claim, on_lost):
+        return self
 
     def __getattr__(self, name):
         return getattr(self.store, name)

@@ -37,7 +37,7 @@ from hermes.messages import (
     Transcript,
     Usage,
 )
-from hermes.protocols import Compressor, Store, Summary, SummaryRequest
+from hermes.protocols import CompressionStore, Compressor, Store, Summary, SummaryRequest
 from hermes.redaction.slices import redact_text
 from hermes.texts import ENGLISH, Texts
 from hermes.transcript import compaction
@@ -175,7 +175,7 @@ class SessionCompressor:
         if job.answer is not None:
             text = self._texts.compressed.format(before=before, after=after)
             rotation = replace(rotation, answer=job.answer(text))
-        rotated = await self._rotate(rotation, charged)
+        rotated = await self._rotate(job.store or self._store, rotation, charged)
         if isinstance(rotated, Skipped):
             return await self._refused(job, state, rotated)
         if isinstance(rotated, BaseException):
@@ -259,7 +259,8 @@ class SessionCompressor:
     async def _already_rotated(self, job: CompressionJob, tip: str) -> CompressionResult:
         """The session has a child. If our own earlier attempt made it, that is a success."""
         empty = Transcript(await self._store.head(job.session_id), [])
-        rotated = await self._store.rotate(self._rotation(job, None, empty, []))
+        store = job.store or self._store
+        rotated = await store.rotate(self._rotation(job, None, empty, []))
         if isinstance(rotated, Rotated):
             return Compressed(rotated, 0, 0)
         return Skipped(self._texts.already_compressed, winner=tip)
@@ -283,13 +284,13 @@ class SessionCompressor:
         )
 
     async def _rotate(
-        self, rotation: Rotation, charged: Sequence[Usage]
+        self, store: CompressionStore, rotation: Rotation, charged: Sequence[Usage]
     ) -> Rotated | Skipped | BaseException:
         """Return the result of the rotation, or its error; the summary is paid for in any case."""
         payer = rotation.session_id
         try:
             with contained(StoreFailed) as caught:
-                rotated = await self._store.rotate(rotation)
+                rotated = await store.rotate(rotation)
                 payer = rotated.session_id if isinstance(rotated, Rotated) else payer
                 return rotated
         finally:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from hermes.messages import InboxReply, Message, Rotated, Skipped
+from hermes.protocols import CompressionStore
 from hermes.texts import Texts
 
 Trigger: TypeAlias = Literal["size", "overflow", "asked"]
@@ -78,6 +79,8 @@ class CompressionJob(msgspec.Struct, frozen=True, kw_only=True):
     """Input that is not stored yet: everything that is stored may be summarized."""
     answer: Callable[[str], InboxReply] | None = None
     """Makes the reply to the command that asked for it from its text."""
+    store: CompressionStore | None = None
+    """The verbs of the actor, for the rotation; None for those of the compressor."""
 
 
 class CompressionState(msgspec.Struct, omit_defaults=True):

@@ -22,37 +22,44 @@ from hermes.actors.session.commands.calls import CommandCall
 from hermes.actors.session.commands.handlers import run_command
 from hermes.actors.session.commands.listing import read_status
 from hermes.actors.session.following import announce
-from hermes.actors.session.inbox import Item, SessionInbox, Work
+from hermes.actors.session.inbox import SessionInbox, Work, gather
 from hermes.actors.session.policy import decide
-from hermes.actors.session.retries import TEMPORARY
+from hermes.actors.session.retries import TEMPORARY, answered_elsewhere
 from hermes.actors.session.state import SessionState
 from hermes.actors.session.transcription import can_be_steered
 from hermes.actors.session.turn import TurnRunner
-from hermes.background import set_event, start_soon
-from hermes.errors import AlreadyAnswered, HermesError, StoreFailed
-from hermes.messages import Accepted, Approval, InboxRow, Receipt, Reply, ReplyStatus, Status
+from hermes.background import cancel, set_event, start_soon
+from hermes.errors import HermesError, NotOwner, StoreFailed
+from hermes.messages import Accepted, Approval, Claim, InboxRow, Reply, ReplyStatus, Status
 from hermes.outbound import inbox_reply, metadata_of
+from hermes.protocols import Store
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
-MAX_LINGER = 3.0
 
 
 class SessionActor:
     """One conversation. `deliver` never waits; `request` waits for its turn; `run` is its task."""
 
-    __slots__ = ("_calm", "_stopped_for", "inbox", "last_used", "runner", "state")
+    __slots__ = (
+        "_calm", "_stopped_for", "claim", "inbox", "last_used", "lost", "runner", "scope", "state",
+    )  # fmt: skip
 
-    def __init__(self, key: str, context: RuntimeContext) -> None:
-        self.state: SessionState = SessionState(key, context)
+    def __init__(self, key: str, context: RuntimeContext, store: Store | None = None) -> None:
+        self.state: SessionState = SessionState(key, context, store)
         self.inbox: SessionInbox = SessionInbox(merge=context.config.merge_messages)
         self.runner: TurnRunner = TurnRunner(self.state, self.inbox)
         self.last_used: float = 0.0
+        self.claim: Claim | None = None
+        """Under which this node serves the conversation; None if it is the only one."""
+        self.lost: bool = False
+        """Whether another node serves the conversation now."""
         self._stopped_for: int | None = None
         """The command that interrupted the last turn."""
         self._calm: trio.Event | None = None
+        self.scope: trio.CancelScope | None = None
 
     @property
     def key(self) -> str:
@@ -126,7 +133,7 @@ class SessionActor:
         withdrawn = None
         try:
             with trio.CancelScope(shield=True):
-                withdrawn = await self.state.context.store.withdraw(self.key, inbox_id)
+                withdrawn = await self.state.store.withdraw(self.key, inbox_id)
         finally:
             self.inbox.release([inbox_id])
             if withdrawn is None:
@@ -171,11 +178,19 @@ class SessionActor:
 
     # The task
 
+    def lose(self) -> None:
+        """End without a word: another node serves the conversation now."""
+        self.lost = True
+        self.inbox.mailbox.close()
+        if self.scope is not None:
+            cancel(self.scope)
+
     async def run(self) -> None:
         """Work until the mailbox is closed."""
         inbox, caches = self.inbox, self.state.context.caches
         try:
             while True:
+                await self.state.context.store.cluster.until_trusted()
                 inbox.collect()
                 if inbox.behind:  # first: what is in the store may be older than the queue
                     await self._refill()
@@ -197,12 +212,17 @@ class SessionActor:
         self.inbox.mailbox.close()
         self._notify_idle()
         self.inbox.collect()
-        refuse(self.inbox.queue, self.state.context.stop_error())
+        refuse(self.inbox.queue, self._stop_error())
+
+    def _stop_error(self) -> Exception:
+        if self.lost:
+            return NotOwner(f"{self.key} is served by another node now")
+        return self.state.context.stop_error()
 
     async def _step(self, first: Work) -> None:
         """Handle the next request, command or turn."""
         if isinstance(first, InboxRow) and not first.inbound.command:
-            if not first.inbound.linger or await self._gather(first):
+            if not first.inbound.linger or await gather(self.inbox, first):
                 await self._run_turn(self.inbox.take_turn())
             return
         self.inbox.queue.pop(0)
@@ -211,29 +231,6 @@ class SessionActor:
         else:
             await self._run_request(first)
 
-    async def _gather(self, row: InboxRow) -> bool:
-        """Wait for messages that belong to this one; False if something else comes first.
-
-        All of them are on disk: after a crash they are found together.
-        """
-        started = trio.current_time()
-        until = started + row.inbound.linger
-        while trio.current_time() < until:
-            fresh: list[Item] = []
-            with trio.move_on_at(until):
-                fresh = await self.inbox.mailbox.take()
-                if not fresh:
-                    break  # closed: nothing more will arrive
-            self.inbox.collect(fresh)
-            if self.inbox.urgent is not None or self.inbox.behind:
-                return False
-            last = next((item for item in reversed(fresh) if item is not None), row)
-            if not isinstance(last, InboxRow) or last.inbound.command:
-                break
-            if fresh:
-                until = min(started + MAX_LINGER, trio.current_time() + last.inbound.linger)
-        return self.inbox.queue[:1] == [row]  # unless it was withdrawn
-
     async def _run_request(self, request: Request[Any]) -> None:
         assert request.work is not None
         try:
@@ -241,7 +238,7 @@ class SessionActor:
         except (HermesError, ValueError) as error:
             request.fail(error)
         except BaseException:
-            refuse([request], self.state.context.stop_error())
+            refuse([request], self._stop_error())
             raise
 
     async def _run_turn(self, rows: Sequence[InboxRow], *, retry: bool = False) -> None:
@@ -265,20 +262,17 @@ class SessionActor:
             await self._park(replace(row, attempts=still_open[row.inbox_id]))
         self.inbox.put_back(waiting)
         # Each of its turns counts: another process could discard them without end.
-        await self.state.context.store.start_inbox([row.inbox_id for row in waiting])
+        await self.state.store.start_inbox([row.inbox_id for row in waiting])
         for row in rows:
             if row.inbox_id not in still_open:
                 self.inbox.release([row.inbox_id])
-                located = (self.key, self.state.session_id or "", self.state.epoch)
-                receipt = Receipt(row.inbox_id, *located, row.accepted_at)
-                gone = AlreadyAnswered(f"message {row.inbox_id} was answered elsewhere", receipt)
-                self.state.context.bus.fail(row.inbound, gone)
+                self.state.context.bus.fail(row.inbound, answered_elsewhere(self.state, row))
 
     # Messages that are only in the store
 
     async def _refill(self) -> None:
         """Fetch messages that an earlier process left, or that found the mailbox full."""
-        inbox, store = self.inbox, self.state.context.store
+        inbox, store = self.inbox, self.state.store
         limit = self.state.context.config.max_attempts
         inbox.behind = False
         with inbox.reading() as released:
@@ -313,7 +307,7 @@ class SessionActor:
 
         Returns False if the actor is idle or has ended; then the next one that wakes reads them.
         """
-        inbox, store = self.inbox, self.state.context.store
+        inbox, store = self.inbox, self.state.store
         with inbox.reading() as released:
             rows = await store.open_inbox(self.key, after=after)
             with suppress(*TEMPORARY):
@@ -338,7 +332,7 @@ class SessionActor:
         log.error("message %d of %s failed %d times", *about, extra=extra)
         text = self.state.context.texts.gave_up.format(attempts=row.attempts)
         answer = inbox_reply([row], self.state.session_id or "", text, "notice")
-        await self.state.context.store.park_inbox([row.inbox_id], "begun too often", answer=answer)
+        await self.state.store.park_inbox([row.inbox_id], "begun too often", answer=answer)
         self._announce(row)
         self._reply([row], text, "refused")
 
@@ -358,7 +352,7 @@ class SessionActor:
     async def _reject(self, row: InboxRow) -> None:
         text = self.state.context.texts.busy
         answer = inbox_reply([row], self.state.session_id or "", text, "notice")
-        await self.state.context.store.answer(answer)
+        await self.state.store.answer(answer)
         self._reply([row], text, "refused")
 
     async def _run_concurrently(
@@ -367,7 +361,7 @@ class SessionActor:
         """Handle a message beside a running turn; if that fails, its row stays open."""
         with contained(StoreFailed) as caught:
             await work(row)
-        if caught.error is not None:
+        if caught.error is not None and not self.lost:
             about, extra = (row.inbox_id, self.key), {"metadata": row.inbound.metadata}
             log.error("message %d of %s waits", *about, exc_info=caught.error, extra=extra)
             self.inbox.release([row.inbox_id])

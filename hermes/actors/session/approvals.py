@@ -18,6 +18,7 @@ from hermes.actors.context import RuntimeContext
 from hermes.actors.session.commands.listing import is_number
 from hermes.actors.session.files import with_files
 from hermes.actors.session.running_turn import RunningTurn
+from hermes.actors.session.state import SessionState
 from hermes.messages import (
     APPROVAL,
     Approval,
@@ -79,39 +80,39 @@ def with_questions(commit: TurnCommit, turn: RunningTurn, context: RuntimeContex
 
 
 async def run(
-    context: RuntimeContext, row: InboxRow, command: str, argument: str, reply: ReplyTo
+    state: SessionState, row: InboxRow, command: str, argument: str, reply: ReplyTo
 ) -> Answer | None:
     """Run `/approve` or `/deny`. Returns None if the argument is wrong."""
-    await context.questions.flush()
+    await state.context.questions.flush()
     found = _SHOW.fullmatch(argument) if command == "approve" else None
     if found is not None:
-        return await _show(context, row, int(found[1]), int(found[2] or 1), reply)
+        return await _show(state, row, int(found[1]), int(found[2] or 1), reply)
     if (always := _ALWAYS.fullmatch(argument)) is not None:
         argument = (always[1] or "").strip("` \n")  # as copied from the answer, which has backticks
         if command == "deny":
-            return await _revoke(context, row, argument, reply) if argument else None
+            return await _revoke(state, row, argument, reply) if argument else None
         command = ALWAYS
     if not argument:
-        return await _decide_only_one(context, row, command, reply)
+        return await _decide_only_one(state, row, command, reply)
     if not is_number(argument):
         return None
-    approval = await context.store.get_approval(row.inbound.session_key, int(argument[:18]))
+    approval = await state.store.get_approval(row.inbound.session_key, int(argument[:18]))
     if approval is None:
-        return Answer(context.texts.unknown_approval.format(number=argument[:18]))
-    return await _decide(context, row, command, approval, reply)
+        return Answer(state.context.texts.unknown_approval.format(number=argument[:18]))
+    return await _decide(state, row, command, approval, reply)
 
 
 async def _decide_only_one(
-    context: RuntimeContext, row: InboxRow, command: str, reply: ReplyTo
+    state: SessionState, row: InboxRow, command: str, reply: ReplyTo
 ) -> Answer:
     """Decide about the only call that was open when the command was accepted, if it was one."""
-    key, texts = row.inbound.session_key, context.texts
-    known = await context.store.open_approvals(key, row.inbox_id)
+    key, texts = row.inbound.session_key, state.context.texts
+    known = await state.store.open_approvals(key, row.inbox_id)
     if len(known) == 1:
-        return await _decide(context, row, command, known[0], reply)
+        return await _decide(state, row, command, known[0], reply)
     if pending := [approval for approval in known if approval.state == "pending"]:
         text = texts.which_call.format(command=command)
-    elif pending := await context.store.pending_approvals(key):
+    elif pending := await state.store.pending_approvals(key):
         text = texts.not_shown
     else:
         return Answer(texts.no_approvals)
@@ -119,18 +120,18 @@ async def _decide_only_one(
 
 
 async def _decide(
-    context: RuntimeContext, row: InboxRow, command: str, approval: Approval, reply: ReplyTo
+    state: SessionState, row: InboxRow, command: str, approval: Approval, reply: ReplyTo
 ) -> Answer:
     """Decide about a call and tell its agent, in one transaction.
 
     An agent that was not told of a refusal would ask again, or continue as if the call had run.
     """
-    approve, texts, source = command != "deny", context.texts, row.inbound.source
+    approve, texts, source = command != "deny", state.context.texts, row.inbound.source
     templates = {"deny": texts.denied, ALWAYS: texts.approved_always}
     template = templates.get(command, texts.approved)
-    limit = context.questions.route(source).limit
+    limit = state.context.questions.route(source).limit
     text = questions.described(approval, template, texts, limit=limit)
-    decided = await context.store.decide_approval(
+    decided = await state.store.decide_approval(
         approval.asked_of,
         approval.approval_id,
         approve=approve,
@@ -138,23 +139,23 @@ async def _decide(
         before=row.inbox_id,
         answer=reply(text),
         then=_message_to_agent(row, approval, approved=approve),
-        policy=context.config.expiry_of(source.platform, source.chat_type),
+        policy=state.context.config.expiry_of(source.platform, source.chat_type),
     )
     if decided is not None:
         return Answer(text, stored=True)
-    now = await context.store.get_approval(approval.asked_of, approval.approval_id)
+    now = await state.store.get_approval(approval.asked_of, approval.approval_id)
     if now is not None and now.state == "pending":
         return Answer(f"{texts.not_shown}\n{questions.listing([now])}")
     return Answer(_why_not(now, texts).format(number=approval.approval_id))
 
 
-async def _revoke(context: RuntimeContext, row: InboxRow, tool: str, reply: ReplyTo) -> Answer:
+async def _revoke(state: SessionState, row: InboxRow, tool: str, reply: ReplyTo) -> Answer:
     """Ask again for each call of a tool that was allowed for good."""
-    text = context.texts.revoked.format(tool=tool)
+    text = state.context.texts.revoked.format(tool=tool)
     key = row.inbound.session_key
-    if await context.store.revoke_tool(key, tool, answer=reply(text)):
+    if await state.store.revoke_tool(key, tool, answer=reply(text)):
         return Answer(text, stored=True)
-    return Answer(context.texts.not_allowed.format(tool=shorten(tool, MAX_NAME)))
+    return Answer(state.context.texts.not_allowed.format(tool=shorten(tool, MAX_NAME)))
 
 
 def _message_to_agent(row: InboxRow, approval: Approval, *, approved: bool) -> Inbound:
@@ -181,16 +182,16 @@ def _why_not(approval: Approval | None, texts: Texts) -> str:
 
 
 async def _show(
-    context: RuntimeContext, row: InboxRow, number: int, page: int, reply: ReplyTo
+    state: SessionState, row: InboxRow, number: int, page: int, reply: ReplyTo
 ) -> Answer:
     """Show a page of a call. The first one also asks a question that was never delivered."""
-    key, store = row.inbound.session_key, context.store
+    key, store = row.inbound.session_key, state.store
     approval = await store.get_approval(key, number)
     if approval is None:
-        return Answer(context.texts.unknown_approval.format(number=number))
-    route = context.questions.route(row.inbound.source)
-    text = questions.question(approval, context.texts, page, limit=route.limit)
-    if page > 1 and text != questions.question(approval, context.texts, limit=route.limit):
+        return Answer(state.context.texts.unknown_approval.format(number=number))
+    route = state.context.questions.route(row.inbound.source)
+    text = questions.question(approval, state.context.texts, page, limit=route.limit)
+    if page > 1 and text != questions.question(approval, state.context.texts, limit=route.limit):
         return Answer(text)  # it has several pages
     answer = reply(text)
     if answer.reply is not None:

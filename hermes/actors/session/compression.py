@@ -87,9 +87,7 @@ async def after_turn(state: SessionState, session_id: str, call: Usage, turn: Ru
     state.context.bus.publish(state.key, turn.turn_id, Notice(text))
     outbox = reply_rows(turn.rows[-1], session_id, text, "notice")
     try:
-        await state.context.store.answer(
-            InboxReply(session_key=state.key, inbox_ids=(), outbox=outbox)
-        )
+        await state.store.answer(InboxReply(session_key=state.key, inbox_ids=(), outbox=outbox))
     except StoreFailed:
         raise
     except HermesError as error:
@@ -159,6 +157,7 @@ async def compress(  # noqa: PLR0913 - the options of a compression
             keep_exchanges=keep_exchanges,
             waiting=waiting,
             answer=answer,
+            store=state.store,
         )
     )
     if not isinstance(result, Skipped) or result.paid:

@@ -24,6 +24,7 @@ from hermes.messages import (
     Reply,
     TurnCommit,
 )
+from hermes.protocols import Store
 
 
 class EphemeralActor(SessionActor):
@@ -31,8 +32,8 @@ class EphemeralActor(SessionActor):
 
     __slots__ = ()
 
-    def __init__(self, key: str, context: RuntimeContext) -> None:
-        super().__init__(key, context)
+    def __init__(self, key: str, context: RuntimeContext, store: Store | None = None) -> None:
+        super().__init__(key, context, store)
         self.runner: TurnRunner = EphemeralRunner(self.state, self.inbox)
 
     @property

@@ -1,4 +1,4 @@
-"""What waits for a session actor. Synchronous: nothing here waits or touches the store.
+"""What waits for a session actor. Nothing here touches the store, and only `gather` waits.
 
 The mailbox is a cache of the open inbox rows in the store. If it is full, a message is only noted
 as `behind`, and the actor fetches it from the store later.
@@ -10,11 +10,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import trio
+
 from hermes.actors.kernel.mailbox import Mailbox, Request
 from hermes.errors import ActorStopped, Overloaded
 from hermes.messages import InboxRow
 
 CAPACITY = 64
+MAX_LINGER = 3.0
 SUSPECT = 2
 """After this many crashes a message runs alone: it may be what crashes the process."""
 Work: TypeAlias = InboxRow | Request[Any]
@@ -214,6 +217,30 @@ class SessionInbox:
     def rows(self) -> list[InboxRow]:
         """The messages in memory that wait for their turn."""
         return [item for item in (*self.queue, *self.mailbox) if isinstance(item, InboxRow)]
+
+
+async def gather(inbox: SessionInbox, row: InboxRow) -> bool:
+    """Wait for messages that belong to this one; False if something else comes first.
+
+    All of them are on disk: after a crash they are found together.
+    """
+    started = trio.current_time()
+    until = started + row.inbound.linger
+    while trio.current_time() < until:
+        fresh: list[Item] = []
+        with trio.move_on_at(until):
+            fresh = await inbox.mailbox.take()
+            if not fresh:
+                break  # closed: nothing more will arrive
+        inbox.collect(fresh)
+        if inbox.urgent is not None or inbox.behind:
+            return False
+        last = next((item for item in reversed(fresh) if item is not None), row)
+        if not isinstance(last, InboxRow) or last.inbound.command:
+            break
+        if fresh:
+            until = min(started + MAX_LINGER, trio.current_time() + last.inbound.linger)
+    return inbox.queue[:1] == [row]  # unless it was withdrawn
 
 
 def _is_before(item: Item, row: InboxRow) -> bool:

@@ -42,9 +42,7 @@ async def new_session(
 ) -> SessionChange:
     """End the current session and start a new one."""
     old = await _current(state)
-    route = await state.context.store.new_session(
-        state.key, title=title, platform=platform, answer=answer
-    )
+    route = await state.store.new_session(state.key, title=title, platform=platform, answer=answer)
     return _moved(state, "new", old, route, Head(route.session_id))
 
 
@@ -57,9 +55,9 @@ async def switch(
 ) -> SessionChange:
     """Continue with another session; with `any_key`, it may belong to another key."""
     old = await _current(state)
-    store = state.context.store
+    store = state.store
     route = await store.switch(state.key, target, any_key=any_key, answer=answer)
-    return _moved(state, "switch", old, route, await state.context.store.head(route.session_id))
+    return _moved(state, "switch", old, route, await state.store.head(route.session_id))
 
 
 async def branch(
@@ -73,7 +71,7 @@ async def branch(
     if await _current(state) is None:
         return _nothing_to_branch(state, before)
     head = await state.locate()
-    child = await state.context.store.branch(
+    child = await state.store.branch(
         head.session_id, title=title, session_key=state.key, before=before, answer=answer
     )
     state.forget()
@@ -96,7 +94,7 @@ async def branch_to(
     """Point another key at a copy of the conversation; this one stays as it is."""
     if await _current(state) is None:
         return _nothing_to_branch(state, before)
-    store, head = state.context.store, await state.locate()
+    store, head = state.store, await state.locate()
     old = await store.route_head(other_key)
     child = await store.branch(head.session_id, title=title, session_key=other_key, before=before)
     return SessionChange(
@@ -110,7 +108,7 @@ async def branch_to(
 async def close(state: SessionState, reason: str) -> SessionChange:
     """End the current session; the next message starts a new one."""
     await state.refresh()
-    ended = await state.context.store.close_session(state.key, reason=reason)
+    ended = await state.store.close_session(state.key, reason=reason)
     state.forget()
     new = await _current(state)
     if ended is not None and new is not None:
@@ -130,7 +128,7 @@ async def delete(state: SessionState, session_id: str) -> int:
 
     Returns how many messages were deleted. The key starts a new session if it was the current one.
     """
-    store = state.context.store
+    store = state.store
     found = await store.find(session_id, session_key=state.key)
     if found is None:
         raise UnknownSession(f"there is no session {session_id!r}")
@@ -145,7 +143,7 @@ async def undo(state: SessionState, exchanges: int) -> SessionChange:
     if await _current(state) is None:
         return _unchanged(state, "undo", state.context.texts.nothing_to_undo)
     head = await state.locate()
-    transcript = await state.context.store.load(head.session_id)
+    transcript = await state.store.load(head.session_id)
     questions = [row.id for row in transcript.messages if is_question(row)]
     removed = 0
     if questions and exchanges > 0:
@@ -165,8 +163,8 @@ async def rewind(
     state: SessionState, head: Head, message_id: int, *, answer: InboxReply | None = None
 ) -> int:
     """Take back a message and all after it. Returns how many rows."""
-    rows = await state.context.store.rewind(head.session_id, message_id, answer=answer)
-    now = await state.context.store.head(head.session_id)
+    rows = await state.store.rewind(head.session_id, message_id, answer=answer)
+    now = await state.store.head(head.session_id)
     state.cache.release(head.session_id)
     if now.revision == head.revision + 1:
         state.cache.changed(head, now)
@@ -178,7 +176,7 @@ async def post(
     state: SessionState, text: str, source: Source | None, parts: Sequence[JsonObject] = ()
 ) -> StoredMessage:
     """Append a message of the assistant to the conversation and deliver it."""
-    store = state.context.store
+    store = state.store
     text = await _redacted(state, text)
     source = source or await store.last_source(state.key) or Source()
     replies = outbox_rows(source, state.key, "", text, "post")
@@ -198,7 +196,7 @@ async def add_messages(
     state: SessionState, rows: Sequence[Message], source: Source
 ) -> list[StoredMessage]:
     """Append messages of a history to the conversation; no turn answers them."""
-    added = await state.context.store.add_messages(state.key, rows, source)
+    added = await state.store.add_messages(state.key, rows, source)
     state.forget()
     return added
 
@@ -286,7 +284,7 @@ def _moved(
 
 async def set_title(state: SessionState, title: str) -> Title:
     """Set the title; it is pending until the session has a row. Returns it as it is stored."""
-    session_id, stored = await state.context.store.set_title(state.key, title)
+    session_id, stored = await state.store.set_title(state.key, title)
     if stored.text is not None and not stored.pending:
         publish_title(state, session_id, stored.text)
     return stored

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import trio
 from outcome import Error
 
 from hermes.actors.context import RuntimeContext
+from hermes.actors.session.state import SessionState
+from hermes.background import start_soon
 from hermes.errors import (
     ActorStopped,
+    AlreadyAnswered,
     HermesError,
+    NotOwner,
     Overloaded,
     ReplyNotFound,
     StoreBusy,
     StoreFailed,
     StoreFull,
+    actionable,
 )
-from hermes.messages import Committed, Discarded, TurnCommit
+from hermes.messages import Committed, Discarded, InboxReply, InboxRow, Receipt, TurnCommit
+from hermes.outbound import reply_rows
 from hermes.retry import Backoff
+from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -30,18 +38,25 @@ TEMPORARY = (StoreBusy, StoreFull, Overloaded)
 
 
 async def commit_later(
-    context: RuntimeContext, commit: TurnCommit, started: float, error: Exception
+    state: SessionState, commit: TurnCommit, started: float, error: Exception
 ) -> Committed | Discarded:
     """Retry a commit that failed with `error` until `Config.commit_timeout` has passed."""
     backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
-    until = started + context.config.commit_timeout
+    until = started + state.context.config.commit_timeout
     while trio.current_time() + (delay := backoff.next()) <= until:
         await trio.sleep(delay)
         try:
-            return await context.store.commit_turn(commit)
+            return await state.store.commit_turn(commit)
         except TEMPORARY as again:
             error = again
     raise error
+
+
+def answered_elsewhere(state: SessionState, row: InboxRow) -> AlreadyAnswered:
+    """Return the error for callers who wait for a message that another process has closed."""
+    located = (state.key, state.session_id or "", state.epoch)
+    receipt = Receipt(row.inbox_id, *located, row.accepted_at)
+    return AlreadyAnswered(f"message {row.inbox_id} was answered elsewhere", receipt)
 
 
 async def settle(context: RuntimeContext, inbox_ids: Iterable[int]) -> None:
@@ -61,10 +76,32 @@ async def retry(problem: str, write: Callable[[], Awaitable[object]]) -> None:
     while True:
         try:
             await write()
-        except (ActorStopped, StoreFailed):
+        except (ActorStopped, NotOwner, StoreFailed):
             raise
         except HermesError as error:
             log.warning("%s: %s", problem, error)
             await trio.sleep(RETRY_DELAY)
         else:
             return
+
+
+async def finalize(context: RuntimeContext, session_keys: Sequence[str]) -> None:
+    """Have the sessions of conversations finalized because the runtime ends."""
+    try:
+        async with trio.open_nursery() as nursery:
+            for key in session_keys:
+                write = functools.partial(context.store.finalize, key, reason="shutdown")
+                start_soon(nursery, retry, f"{key} is not finalized yet", write)
+    except BaseExceptionGroup as group:
+        raise actionable(group) from None
+
+
+async def notify_of_pause(context: RuntimeContext, session_key: str) -> None:
+    """Notify the user of a conversation that it is paused after failures (best effort)."""
+    with contained(StoreFailed) as caught:
+        for row in await context.store.open_inbox(session_key, limit=1):
+            outbox = reply_rows(row, "", context.texts.paused, "notice")
+            reply = InboxReply(session_key=session_key, inbox_ids=(), outbox=outbox)
+            await context.store.answer(reply)
+    if caught.error is not None:
+        log.error("%s was not notified of its pause", session_key, exc_info=caught.error)

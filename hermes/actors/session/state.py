@@ -8,6 +8,7 @@ from hermes.actors.session.agent_cache import AgentCache, CachedTranscript
 from hermes.errors import StoreError
 from hermes.events import SessionMoved
 from hermes.messages import Head, InboxRow, Route
+from hermes.protocols import Store
 from hermes.session_keys import background_origin
 
 PAGE = 1000
@@ -18,11 +19,13 @@ class SessionState:
 
     __slots__ = (
         "cache", "context", "epoch", "head", "in_background", "key", "last_attempt",
-        "latest_command", "notice", "settings", "titled",
+        "latest_command", "notice", "settings", "store", "titled",
     )  # fmt: skip
 
-    def __init__(self, key: str, context: RuntimeContext) -> None:
+    def __init__(self, key: str, context: RuntimeContext, store: Store | None = None) -> None:
         self.key: str = key
+        self.store: Store = store or context.store
+        """The verbs of the actor. In a cluster they are refused if another node serves the key."""
         self.in_background: bool = background_origin(key) is not None
         """Whether the conversation was started by /background."""
         self.context: RuntimeContext = context
@@ -59,7 +62,7 @@ class SessionState:
 
     async def refresh(self) -> None:
         """Read the route from the store; it moves if another process compressed its session."""
-        found = await self.context.store.route_head(self.key)
+        found = await self.store.route_head(self.key)
         if found is not None and found[0].session_id != found[1].session_id:
             found = await self._follow(found[0].session_id)
         if found is not None:
@@ -67,7 +70,7 @@ class SessionState:
             self.learn(route.epoch, head, route)
 
     async def _follow(self, old: str) -> tuple[Route, Head] | None:
-        found = await self.context.store.follow_route(self.key)
+        found = await self.store.follow_route(self.key)
         if found is not None:
             moved = SessionMoved(old, found[1].session_id, "compression")
             self.context.bus.publish(self.key, None, moved)
@@ -83,7 +86,7 @@ class SessionState:
         """Return all open messages of this key; `accept` bounds their number."""
         rows: list[InboxRow] = []
         after = 0
-        while page := await self.context.store.open_inbox(self.key, after=after, limit=PAGE):
+        while page := await self.store.open_inbox(self.key, after=after, limit=PAGE):
             rows += page
             if len(page) < PAGE:
                 break

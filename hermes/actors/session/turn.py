@@ -129,7 +129,7 @@ class TurnRunner:
             list(rows),
             [] if retry else [message for row in rows for message in row.messages],
             functools.partial(context.bus.publish, state.key, rows[0].inbox_id),
-            context.store,
+            state.store,
             context.in_flight,
             context.redact,
             context.turn_runtime,
@@ -204,7 +204,7 @@ class TurnRunner:
         if state.context.transcriber is not None:
             await transcribe_input(state.context, turn)
         if (repeats := turn.rows[0].inbound.repeats) is not None:
-            turn.recorded = await recorded_results(state.context.store, repeats, state.key)
+            turn.recorded = await recorded_results(state.store, repeats, state.key)
         with within(turn.context):
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
@@ -335,9 +335,9 @@ class TurnRunner:
         done: Committed | Discarded | None = None
         with trio.CancelScope(shield=True):
             try:
-                done = await context.store.commit_turn(commit)
+                done = await self._state.store.commit_turn(commit)
             except TEMPORARY as error:
-                done = await commit_later(context, commit, started, error)
+                done = await commit_later(self._state, commit, started, error)
         assert done is not None
         context.metrics.commits.add(started, trio.current_time(), commit.inbox_ids[0])
         return done

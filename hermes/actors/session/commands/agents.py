@@ -23,7 +23,7 @@ class AgentFacts(TypedDict):
 
 async def agent_facts(state: SessionState, session_id: str) -> AgentFacts:
     """Return which model answers a conversation, and what its session has cost."""
-    store = state.context.store
+    store = state.store
     session = await store.get_session(session_id)
     source = await store.last_source(state.key) or Source()
     agent = await _current(state, source)
@@ -35,7 +35,7 @@ async def agent_facts(state: SessionState, session_id: str) -> AgentFacts:
 async def _current(state: SessionState, source: Source) -> AgentChoice | None:
     if state.context.catalog is None:
         return None
-    route = await state.context.store.get_route(state.key)
+    route = await state.store.get_route(state.key)
     settings = ConversationSettings.from_json(None if route is None else route.settings)
     return state.context.catalog.current(settings, source)
 
@@ -65,7 +65,7 @@ async def _choose(
     if not found:
         lines = [texts.unknown_model.format(name=shorten(wanted)), *_listed(choices, texts)]
         return await reply(state, call, "\n".join(lines))
-    settings = await state.context.store.configure(state.key, agent=found[0].name)
+    settings = await state.store.configure(state.key, agent=found[0].name)
     state.settings = settings.to_json()
     text = texts.model_set.format(name=found[0].name, model=found[0].model)
     return await reply(state, call, text)
@@ -89,7 +89,7 @@ async def _tools(state: SessionState, call: CommandCall, _: str) -> str:
         line = texts.server_line if server.problem is None else texts.server_down
         problem = shorten(_clean(state, server.problem or ""), MAX_PROBLEM)
         lines.append(line.format(name=server.name, tools=server.tools, problem=problem))
-    if allowed := await state.context.store.allowed_tools(state.key):
+    if allowed := await state.store.allowed_tools(state.key):
         lines.append(texts.tools_allowed.format(tools=", ".join(allowed)))
     return await reply(state, call, "\n".join(lines) or texts.no_tools)
 

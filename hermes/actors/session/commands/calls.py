@@ -56,7 +56,7 @@ def texts_of(state: SessionState) -> Texts:
 
 async def reply(state: SessionState, call: CommandCall, text: str) -> str:
     """Store the reply to a command, and return it."""
-    await state.context.store.answer(reply_to(state, call, text))
+    await state.store.answer(reply_to(state, call, text))
     return text
 
 

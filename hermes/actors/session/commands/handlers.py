@@ -102,7 +102,7 @@ async def _retry(state: SessionState, call: CommandCall, _: str) -> str | None:
 
 async def _load(state: SessionState) -> Transcript:
     head = await state.locate(refresh=True)
-    return await state.context.store.load(head.session_id)
+    return await state.store.load(head.session_id)
 
 
 @handles("compress")
@@ -150,7 +150,7 @@ async def _deny(state: SessionState, call: CommandCall, argument: str) -> str:
 
 async def _decide(state: SessionState, call: CommandCall, name: str, argument: str) -> str:
     stored = functools.partial(reply_to, state, call)
-    answer = await approvals.run(state.context, call.row, name, argument, stored)
+    answer = await approvals.run(state, call.row, name, argument, stored)
     if answer is None:
         return await usage(state, call, name)
     call.shows.extend(answer.shows)
@@ -178,7 +178,7 @@ async def _status(state: SessionState, call: CommandCall, _: str) -> str:
 @handles("usage")
 async def _usage_totals(state: SessionState, call: CommandCall, _: str) -> str:
     head = await state.locate(refresh=True)
-    calls = await state.context.store.get_usage(head.session_id)
+    calls = await state.store.get_usage(head.session_id)
     return await reply(state, call, usage_text(calls, texts_of(state)))
 
 
@@ -247,7 +247,7 @@ async def _role(state: SessionState, call: CommandCall) -> Role:
 async def _pair(state: SessionState, call: CommandCall, argument: str) -> str:
     if (refusal := await _not_operator(state, call)) is not None:
         return await reply(state, call, refusal)
-    store, texts = state.context.store, texts_of(state)
+    store, texts = state.store, texts_of(state)
     if not argument:
         return await reply(state, call, await pairing.listing(store, call.row.accepted_at, texts))
     stored = functools.partial(reply_to, state, call)
@@ -260,7 +260,7 @@ async def _unpair(state: SessionState, call: CommandCall, argument: str) -> str:
     if (refusal := await _not_operator(state, call)) is not None:
         return await reply(state, call, refusal)
     stored = functools.partial(reply_to, state, call)
-    text = await pairing.unpair(state.context.store, argument, stored, texts_of(state))
+    text = await pairing.unpair(state.store, argument, stored, texts_of(state))
     return await usage(state, call, "unpair") if text is None else text
 
 

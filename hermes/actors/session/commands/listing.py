@@ -23,7 +23,7 @@ MAX_DIGITS = 10
 
 async def own_sessions(state: SessionState) -> list[SessionSummary]:
     """Return the latest sessions of the key."""
-    return await state.context.store.list_sessions(session_key=state.key, limit=MAX_SEARCHED)
+    return await state.store.list_sessions(session_key=state.key, limit=MAX_SEARCHED)
 
 
 async def find_session(state: SessionState, wanted: str) -> Session | str:
@@ -36,7 +36,7 @@ async def find_session(state: SessionState, wanted: str) -> Session | str:
     if is_number(wanted) and len(wanted) < MAX_DIGITS and 0 < int(wanted) <= len(own):
         return own[int(wanted) - 1].session
     try:
-        match = await state.context.store.find(wanted, session_key=state.key)
+        match = await state.store.find(wanted, session_key=state.key)
     except AmbiguousTitle as error:
         return _ambiguous(wanted, error.session_ids, own, texts)
     if match is not None and match.session is not None:
@@ -127,7 +127,7 @@ async def read_status(state: SessionState, inbox: SessionInbox) -> Status:
         waiting=0, context_tokens=0, compress_at=compressor.limits.compress_at,
         window=compressor.limits.window, builds=state.cache.builds,
     )  # fmt: skip
-    found = await state.context.store.route_head(state.key)
+    found = await state.store.route_head(state.key)
     if found is None:
         return status
     _, head = found
@@ -136,9 +136,9 @@ async def read_status(state: SessionState, inbox: SessionInbox) -> Status:
     return replace(
         status,
         session_id=head.session_id,
-        title=(await state.context.store.get_title(state.key)).text,
+        title=(await state.store.get_title(state.key)).text,
         message_count=head.message_count,
-        waiting=await count_waiting(state.context.store, state.key, inbox),
+        waiting=await count_waiting(state.store, state.key, inbox),
         context_tokens=used_tokens(state, transcript),
         compression_note=compressor.suspended(history),
         **await agent_facts(state, head.session_id),

@@ -54,7 +54,7 @@ async def _sessions(state: SessionState, call: CommandCall, _: str) -> str:
     own, texts = await own_sessions(state), texts_of(state)
     if not own:
         return await reply(state, call, texts.no_sessions)
-    current = await state.context.store.get_route(state.key)
+    current = await state.store.get_route(state.key)
     here = None if current is None else current.session_id
     lines = [
         session_line(number, each, texts, current=each.session.id == here)
@@ -80,7 +80,7 @@ async def _resume(state: SessionState, call: CommandCall, wanted: str) -> str:
 async def _resumed(state: SessionState, session: Session) -> str:
     """Return the answer to /resume: the name of the conversation, and its last exchange."""
     texts, lines = texts_of(state), []
-    rows = (await state.context.store.load(session.id)).messages
+    rows = (await state.store.load(session.id)).messages
     asked = [n for n, row in enumerate(rows) if is_question(row) and not decision_in(row.content)]
     last = max(asked, default=None)
     lines.append(texts.resumed.format(name=session.title or session.id))
@@ -107,7 +107,7 @@ async def _branch(state: SessionState, call: CommandCall, title: str) -> str:
 async def _title(state: SessionState, call: CommandCall, title: str) -> str:
     texts = texts_of(state)
     if not title:
-        current = (await state.context.store.get_title(state.key)).text
+        current = (await state.store.get_title(state.key)).text
         text = texts.title.format(title=current) if current else texts.no_title
         return await reply(state, call, text)
     stored = await operations.set_title(state, title)
@@ -119,7 +119,7 @@ async def _search(state: SessionState, call: CommandCall, query: str) -> str:
     texts = texts_of(state)
     if not query:
         return await usage(state, call, "search")
-    hits = await state.context.store.search_messages(query, session_key=state.key, limit=MAX_HITS)
+    hits = await state.store.search_messages(query, session_key=state.key, limit=MAX_HITS)
     if not hits:
         return await reply(state, call, texts.nothing_found.format(query=query))
     lines = [
@@ -136,7 +136,7 @@ async def _search(state: SessionState, call: CommandCall, query: str) -> str:
 async def _excerpt(state: SessionState, hit: SearchHit) -> str:
     """Return what a hit shows: its words, or the tool calls that contain them."""
     words = hit.snippet.replace(">>>", "").replace("<<<", "")
-    rows = await state.context.store.get_page(
+    rows = await state.store.get_page(
         hit.session_id, after=hit.message_id - 1, limit=1, include_rewound=True
     )
     if not rows or rows[0].id != hit.message_id:
@@ -184,8 +184,8 @@ async def _export(state: SessionState, call: CommandCall, wanted: str) -> str:
         if isinstance(found, str):
             return await reply(state, call, found)
         session_id = found.id
-    session = await state.context.store.get_session(session_id)
+    session = await state.store.get_session(session_id)
     if session is None:
         return await reply(state, call, texts.nothing_to_export)
-    rows = await state.context.store.get_page(session_id, lineage=True)
+    rows = await state.store.get_page(session_id, lineage=True)
     return await reply(state, call, as_markdown(session.title, rows, texts, MAX_EXPORT))

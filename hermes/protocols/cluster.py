@@ -1,0 +1,149 @@
+"""The nodes that share a database, as the runtime sees them.
+
+A node is one life of a process. With PostgreSQL, each conversation is served by one node at a time.
+With SQLite there is one process, which serves all of them (`hermes.store.cluster.alone`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeAlias
+
+from hermes.messages import Accepted, Claim, NodeInfo
+
+OnHint: TypeAlias = Callable[[str], None]
+"""Called in Trio's thread with the payload of a hint. It must be quick and must not raise."""
+
+Waiting: TypeAlias = tuple[str, int, Claim | None]
+"""The key and the id of an open message, and the claim under which this node serves the key."""
+
+
+class Hints(Protocol):
+    """Short messages between nodes.
+
+    A hint may be late, lost, repeated or out of order. It only says that there is something to look
+    for in the database, where polling finds it too; so nothing depends on it but time.
+    """
+
+    def send(self, node: int, topic: str, payload: str = "") -> None:
+        """Send a hint to a node. Never waits and never raises.
+
+        Hints to the same node may be sent together, a little later.
+        """
+        ...
+
+    def listen(self, topic: str, on_hint: OnHint) -> AbstractContextManager[None]:
+        """Call `on_hint` with the payload of each hint of this topic during the block.
+
+        There is one listener for each topic.
+        """
+        ...
+
+
+class Membership(Protocol):
+    """The nodes, and which of them this process is."""
+
+    @property
+    def node(self) -> int:
+        """The id of this node. It changes if the node was declared dead and came back."""
+        ...
+
+    @property
+    def nodes(self) -> Mapping[int, NodeInfo]:
+        """The nodes that are not dead, with this one; at most one heartbeat old."""
+        ...
+
+    @property
+    def hints(self) -> Hints:
+        """Short messages to other nodes."""
+        ...
+
+    async def owner_of(self, session_key: str) -> Claim | None:
+        """Return which living node serves a conversation, from the database; None if none does."""
+        ...
+
+
+class Ownership(Protocol):
+    """Which conversations this node serves."""
+
+    @property
+    def ids_in_order(self) -> bool:
+        """Whether an open message never has a smaller id than one that `waiting` has returned."""
+        ...
+
+    @property
+    def others(self) -> bool:
+        """Whether another node goes on with the conversations of this one when it ends."""
+        ...
+
+    def serves(self, accepted: Accepted) -> bool:
+        """Whether this node serves the conversation of a message that it has just accepted.
+
+        If another one does, that one gets a hint.
+        """
+        ...
+
+    async def until_trusted(self) -> None:
+        """Wait while the lease of this node has run out; return at once otherwise.
+
+        Call it before anything that only the owner of a conversation may begin.
+        """
+        ...
+
+    async def claim(self, session_key: str) -> Claim | None:
+        """Return who serves a conversation; if nobody does, this node does from now on."""
+        ...
+
+    async def waiting(self, after: int, limit: int) -> Sequence[Waiting]:
+        """Return open messages with an id above `after` that this node is to answer, by id."""
+        ...
+
+    async def until_hint(self) -> None:
+        """Wait until `waiting` may return more, at most as long as the time between two polls."""
+        ...
+
+    def balance(self, owned: int, idle: Sequence[str]) -> Sequence[str]:
+        """Return the idle conversations that other nodes should serve instead.
+
+        `owned` is the number of all that this node serves. Call it regularly.
+        """
+        ...
+
+    def release_idle(self, released: Sequence[Claim]) -> None:
+        """Give up conversations that have nothing to do, soon; never waits.
+
+        One that has received a message meanwhile is kept.
+        """
+        ...
+
+    async def start_draining(self) -> None:
+        """Take nothing new, and give up the roles."""
+        ...
+
+    async def hand_over(self, session_keys: Sequence[str]) -> None:
+        """Give up conversations, also with open messages, so that other nodes go on with them."""
+        ...
+
+    def watch(self, on_lost: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call back, during the block, when this node has lost all its conversations."""
+        ...
+
+
+class Roles(Protocol):
+    """What must exist once in a cluster, such as the receiver of a platform."""
+
+    def holds(self, role: str) -> bool:
+        """Whether this node has a role and may act in it now."""
+        ...
+
+    async def run_as(self, role: str, function: Callable[[], Awaitable[None]]) -> None:
+        """Run a function while this node has the role, until the function returns.
+
+        It is cancelled when the node loses the role, and called again when the node has it again.
+        """
+        ...
+
+
+class Cluster(Membership, Ownership, Roles, Protocol):
+    """Everything that the runtime needs of the other nodes."""
