@@ -105,6 +105,9 @@ MUTANTS = {
     "loses replies": "AFTER UPDATE OF reply ON responses WHEN NEW.reply IS NOT NULL "
     "BEGIN UPDATE responses SET reply = json_set(NEW.reply, '$.text', 'no') "
     "WHERE id = NEW.id; END",
+    "writes twice": "AFTER UPDATE OF cut_at ON responses "
+    "WHEN NEW.connection = 'open' AND NEW.cut_at IS NOT NULL "
+    "BEGIN UPDATE responses SET connection = 'cut' WHERE id = NEW.id; END",
 }
 
 
@@ -492,6 +495,14 @@ def exit_code(pid):
 
 # All cases
 
+KEYED = ("plain", "plain with a key")
+CASES_OF_MUTANTS = {
+    "never complete": [Case("before the accept", "plain", requests=2, together=False)],
+    "attaches twice": [Case("after the accept", "plain", requests=2)],
+    "writes twice": [Case("before the connection is recorded", "plain", requests=2)],
+}
+"""Others are tried with one request that is accepted."""
+
 
 def cases(short, seed):
     """Every point in every mode; in the short form, every point in one mode."""
@@ -500,7 +511,8 @@ def cases(short, seed):
         modes = [MODES[(number + seed) % len(MODES)]] if short else MODES
         yield from (Case(point, mode) for mode in modes)
     for point in points[3:4] if short else points:
-        yield Case(point, "plain", requests=2)
+        modes = ("plain",) if short else TWICE
+        yield from (Case(point, mode, requests=2) for mode in modes)
     yield Case("before the accept", "plain", requests=2, together=False)
     if not short:
         yield from (Case(point, mode, kills=2) for point in points for mode in TWICE)
@@ -554,12 +566,7 @@ def main(form, seed, mutant=""):
     started = time.monotonic()
     wanted = list(cases(form != "long", int(seed)))
     if mutant:
-        chosen = {"never complete": False, "attaches twice": True}
-        wanted = [Case("after the accept", mode) for mode in ("plain", "plain with a key")]
-        if mutant in chosen:
-            together = chosen[mutant]
-            point = "after the accept" if together else "before the accept"
-            wanted = [Case(point, "plain", requests=2, together=together)]
+        wanted = CASES_OF_MUTANTS.get(mutant, [Case("after the accept", mode) for mode in KEYED])
     reading, writing = os.pipe()
     model = fork(lambda: trio.run(serve_model, writing))
     with os.fdopen(reading) as url:

@@ -108,7 +108,7 @@ async def test_a_client_that_does_not_read_delays_no_other_request_and_equal_one
         agent.open.set()
         await until_one_stops(slow)
         nursery.start_soon(other.run)
-        with trio.fail_after(30):
+        with trio.fail_after(20):
             await other.ended.wait()
             await reader.ended.wait()
         assert reader.answer["status"] == other.answer["status"] == "completed"

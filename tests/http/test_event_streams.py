@@ -8,6 +8,7 @@ import h11
 import pytest
 import trio
 
+from hermes import Config
 from hermes.adapters.http.api.streams.changes import Known
 from hermes.adapters.http.api.streams.channels import MAX_ENTRIES, Channel, Numbers
 from hermes.adapters.http.api.streams.state import ListEvent
@@ -15,6 +16,7 @@ from hermes.messages import ConversationSettings, ConversationView, Head, OpenMe
 from tests.support.event_clients import open_events
 from tests.support.held_turns import HeldAgent
 from tests.support.http import http_server, new_token
+from tests.support.processes import foreign
 
 PATH = "/api/conversations/name:a"
 EVENTS = f"{PATH}/events"
@@ -82,6 +84,24 @@ async def test_the_text_so_far_is_in_the_state(path):
         state = (await client.get(f"{PATH}/snapshot")).json()
         assert state["turn"]["inbox_ids"] == [message["inbox_id"] for message in state["waiting"]]
         held.release()
+
+
+@pytest.mark.parametrize("events", [EVENTS, f"{EVENTS}?rendered=true"])
+async def test_the_ids_of_events_name_the_attempt_of_the_turn(path, events):
+    held = HeldAgent()
+    async with http_server(path, held, runtime_config=Config(drain_timeout=0.01)) as server:
+        await server.http().post(f"{PATH}/messages", json={"text": "a", "background": True})
+        await held.wait_started()
+        async with open_events(server, events) as stream:
+            await stream.next()
+            assert stream.last_id.split(".")[2] == "1"
+    foreign(path, "UPDATE inbox SET attempts = 1")  # as if the process had been killed
+    async with http_server(path, held, secret=server.secret) as server:
+        async with open_events(server, events) as stream:
+            await stream.next()
+            held.release(1)
+            await stream.until("turn_ended")
+            assert stream.last_id.split(".")[2] == "2"
 
 
 async def test_the_list_shows_conversations_of_the_caller_only(path):

@@ -213,8 +213,18 @@ async def test_a_request_that_can_be_misunderstood_is_refused(path):
             assert status_of(answer) == status, name
             # What follows is not taken for another request.
             assert answer.count(b"HTTP/1.1 ") == 1, name
+            error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+            assert set(error) == {"message", "type", "code", "param"}, name
             await raw.check()
             assert await raw.turns() == number, name
+
+
+async def test_a_refused_head_request_is_answered_without_a_body(path):
+    async with hostile(path) as raw:
+        answer = await raw.send(raw.head("HEAD /healthz HTTP/1.1", "X-A: " + "a" * 17_000))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert (status_of(head), b"\r\nconnection: close" in head.lower(), body) == (431, True, b"")
+        await raw.check()
 
 
 @pytest.mark.parametrize("form", ["bare line feeds", "a folded line", "the same length twice"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlsplit
@@ -110,6 +111,7 @@ async def test_the_end_does_not_wait_for_clients_that_do_not_read():
                     assert await stream.receive_some(1)
 
 
+FOUND = b"HTTP/1.1 200"
 SIZE = 8_000_000
 """Bytes of a file: more than the system takes for a client that does not read."""
 
@@ -131,9 +133,10 @@ async def test_a_drain_beside_50_clients_that_do_not_read_waits_for_those_that_d
         ) as client:
             answers.append(await client.responses.create(model="hermes", input="wait"))
 
-    config = HttpConfig(port=0, send_timeout=LONG, close_timeout=LONG)
+    limits = {"send_timeout": LONG, "close_timeout": LONG}
+    config = HttpConfig(port=0, hosts=("127.0.0.1",), **limits)
     async with AsyncExitStack() as clients, trio.open_nursery() as nursery:
-        with trio.fail_after(120):
+        with trio.fail_after(300):
             async with http_server(path, agent, config=config) as server:
                 file = await server.openai().files.create(file=bytes(SIZE), purpose="user_data")
                 slow = []
@@ -141,7 +144,7 @@ async def test_a_drain_beside_50_clients_that_do_not_read_waits_for_those_that_d
                     stream = await connect(server.url, buffer=4096)
                     slow.append(await clients.enter_async_context(stream))
                     await stream.send_all(download(server.secret, file.id))
-                    assert await stream.receive_some(1)
+                    assert await stream.receive_some(len(FOUND)) == FOUND
                 nursery.start_soon(ask, server)
                 await started.wait()
                 nursery.start_soon(set_soon, server.runtime, release)
@@ -250,7 +253,10 @@ async def test_a_head_that_does_not_arrive_in_time_is_refused():
         async with await connect(url) as stream:
             await stream.send_all(GET[:20])
             with trio.fail_after(30):
-                assert (await read_all(stream)).startswith(b"HTTP/1.1 408")
+                refusal = await read_all(stream)
+            assert refusal.startswith(b"HTTP/1.1 408")
+            error = json.loads(refusal.partition(b"\r\n\r\n")[2])["error"]
+            assert error["code"] == "request_timeout"
         async with await connect(url) as stream:
             with trio.fail_after(30):
                 assert await read_all(stream) == b""

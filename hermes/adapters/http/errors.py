@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from http import HTTPStatus
 
 import msgspec
 from starlette.responses import Response
@@ -57,6 +58,12 @@ _STATUS: dict[type[Exception], tuple[int, str]] = {
 }
 
 
+_PROTOCOL_ERRORS = {
+    408: "The head of the request did not arrive in time.",
+    431: "The request line and the headers are too long.",
+    501: "The transfer encoding of the request is not supported; use chunked or Content-Length.",
+    505: "The version of HTTP is not supported; use HTTP/1.1.",
+}
 TOO_MANY = "The token has sent too many messages; [rates] in the settings has the limit."
 """The text of `RateLimited` is for chats."""
 
@@ -106,6 +113,12 @@ def file_error(error: AttachmentRefused | UnknownFile, param: str) -> ApiError:
 def not_found(what: str, param: str | None = None) -> ApiError:
     """Return the error for something that does not exist, or belongs to another client."""
     return ApiError(404, f"There is no {what}.", code="not_found", param=param)
+
+
+def protocol_error(status: int) -> ApiError:
+    """Return the error for a request that is refused before it is understood."""
+    text = _PROTOCOL_ERRORS.get(status, "The request is not valid HTTP/1.1.")
+    return ApiError(status, text, code=HTTPStatus(status).name.lower())
 
 
 def stopping(

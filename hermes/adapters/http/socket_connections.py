@@ -13,18 +13,13 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import lru_cache
-from http import HTTPStatus
 from typing import Any
 
 import h11
 import trio
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.events import EndBody, Event as StreamEvent, Response
-from hypercorn.protocol.h11 import H11Protocol, H11WSConnection
 from hypercorn.protocol.http_stream import HTTPStream
-from hypercorn.protocol.ws_stream import WSStream
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
@@ -37,6 +32,7 @@ from hermes.adapters.http.connections import HOLD_HEAD, ON_DISCONNECT
 from hermes.adapters.http.endpoints import WHOLE_BODY
 from hermes.adapters.http.errors import ClientGone
 from hermes.adapters.http.incoming import Incoming
+from hermes.adapters.http.protocol import Protocol, Refused
 from hermes.background import cancel, open_background, release, start_soon
 from hermes.user_code import contained, leaf
 
@@ -47,99 +43,8 @@ LINGER = 2.0
 """Seconds in which the rest of a refused body is discarded, so that the client sees the answer."""
 STALLED = 0.25
 """Seconds after which a client that does not read is no longer waited for at the end."""
-_VERSIONS = frozenset({b"1.0", b"1.1"})
 _OF_CLIENTS = (OSError, h11.RemoteProtocolError, ProtocolError)
-_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding", b"upgrade"})
-"""Headers of an answer that say how its body is sent, and what follows it."""
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing discards what was not sent
-
-
-@lru_cache(maxsize=100)
-def _encoded(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """Return headers as they are sent. Raises `h11.LocalProtocolError` if one is not valid."""
-    valid = h11.Response(status_code=HTTPStatus.OK, headers=list(headers)).headers
-    return b"".join([b"%s: %s\r\n" % header for header in valid])
-
-
-class _Refused(Exception):
-    """A request that is not served; `status` is the answer."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-
-
-class _Protocol(H11Protocol):
-    """HTTP/1.0, HTTP/1.1 and WebSocket. A request to upgrade to HTTP/2 is ignored."""
-
-    holds_head: bool = False
-    """Whether what is sent next is the head of an answer whose body follows at once."""
-
-    async def _check_protocol(self, event: h11.Request) -> None:
-        """Refuse other versions, long heads, and bodies whose length has two meanings.
-
-        h11 limits what it keeps of a head that is not complete, so the last piece may exceed it.
-        """
-        headers = event.headers.raw_items()  # a list: h11's own sequence is slow to read
-        names = {name.lower() for name, _ in headers}
-        size = len(event.target) + sum([len(name) + len(value) + 4 for name, value in headers])
-        if size > self.config.h11_max_incomplete_size:
-            raise _Refused(431)
-        if event.http_version not in _VERSIONS:
-            raise _Refused(505)
-        if b"transfer-encoding" in names and (
-            b"content-length" in names or event.http_version == b"1.0"
-        ):
-            raise _Refused(400)
-
-    async def stream_send(self, event: StreamEvent) -> None:
-        """Send a part of an answer. It says so if the connection cannot be used again.
-
-        That is so if the answer begins before the end of the request: the rest is not read. A
-        WebSocket client that sends frames before its handshake is answered gets 400 and no more.
-        """
-        try:
-            if isinstance(event, Response) and event.status_code >= HTTPStatus.OK:
-                await self._send_head(event)
-            else:
-                await super().stream_send(event)
-        except h11.LocalProtocolError:
-            is_known = self.connection.their_state is h11.ERROR  # the client was told
-            if not (is_known or isinstance(self.connection, H11WSConnection)):
-                raise
-        if isinstance(event, EndBody) and isinstance(self.connection, H11WSConnection):
-            await self.send(Closed())  # a refused handshake; hypercorn leaves some of them open
-
-    async def _send_head(self, response: Response) -> None:
-        """Send the head of an answer. h11 gets only the headers that it has to consider.
-
-        It validates and copies the headers three times, and most of them are always the same.
-        """
-        considered = self.config.response_headers("h11")
-        considered += [header for header in response.headers if header[0].lower() in _FRAMING]
-        others = [header for header in response.headers if header[0].lower() not in _FRAMING]
-        rest = _encoded(tuple(others)) + b"\r\n"
-        last = self.keep_alive_requests >= self.config.keep_alive_max_requests
-        if last or self.connection.their_state is h11.SEND_BODY:
-            considered.append((b"connection", b"close"))
-        self.holds_head |= any(name == b"content-length" for name, _ in considered)
-        head = h11.Response(status_code=response.status_code, headers=considered)
-        await self.send(RawData(self.connection.send(head).removesuffix(b"\r\n") + rest))
-
-    async def refuse(self, status: int) -> None:
-        """Answer a request that is not served, and close the connection."""
-        await self._send_error_response(status)
-        await self.send(Closed())
-
-    def refuse_compression(self) -> None:
-        """Ignore the extensions of a WebSocket: a compressed message could become any size."""
-        if isinstance(self.stream, WSStream):
-            self.stream.handshake.extensions = None
-
-    @property
-    def is_body_open(self) -> bool:
-        """Whether the client may still be sending a request that was answered already."""
-        return self.connection.their_state in {h11.SEND_BODY, h11.ERROR}
 
 
 class Connection:
@@ -178,7 +83,7 @@ class Connection:
         """Whether something could not be sent."""
         self._arrived: Callable[[], Awaitable[None]] | None = None
         """A request that is not served yet, because more of it may have arrived."""
-        self._protocol: _Protocol
+        self._protocol: Protocol
         self._requests: trio.Nursery
         self._pings: trio.Nursery
 
@@ -218,7 +123,7 @@ class Connection:
 
     async def _serve(self) -> None:
         own = self._stream.socket
-        self._protocol = _Protocol(
+        self._protocol = Protocol(
             self._app,  # type: ignore[arg-type]  # only passed on to `spawn_app`
             self._settings,
             self._context,
@@ -257,7 +162,7 @@ class Connection:
                 return
             try:
                 await self._protocol.handle(RawData(data))
-            except _Refused as refused:
+            except Refused as refused:
                 await self._protocol.refuse(refused.status)
             if not data:
                 self._begun = False

@@ -216,6 +216,7 @@ class RenderedChannel(Channel):
         if event is UNSET:
             return
         if isinstance(event, TurnStarted):
+            self.begin_attempt(event.attempt)
             self.turn = GrowingTurn(data.turn_id, self._is_own_file)
         elif self.turn is not None and self._is_of_turn(data.turn_id):
             self.turn.receive(event)
@@ -248,6 +249,7 @@ class RenderedChannel(Channel):
     def _prime(self, turn: TurnProgress | None, published: Sequence[RuntimeEvent]) -> None:
         self.turn = None
         if turn is not None:
+            self.begin_attempt(turn.attempt)
             self.turn = GrowingTurn(turn.turn_id, self._is_own_file)
             self.turn.receive_all(published)
 
