@@ -26,6 +26,8 @@ def test_a_message_is_answered_and_listed(page):
     expect(messages(page)).to_have_count(2)
     expect(listed(page)).to_have_count(1)
     expect(listed(page)).to_contain_text("hello")
+    expect(listed(page).locator("time")).to_have_attribute("title", re.compile(r" at \d"))
+    expect(page.get_by_role("heading", name="Today", exact=True)).to_be_visible()
     expect(composer(page)).to_be_focused()
     expect(composer(page)).to_have_value("")
     page.reload()
@@ -161,6 +163,11 @@ def test_an_edited_message_begins_a_branch(page):
     expect(answer(page, "echo: one")).to_be_visible()
     expect(answer(page, "echo: tow")).to_have_count(0)
     expect(messages(page)).to_have_count(4)
+    page.get_by_role("button", name="Branches").click()
+    page.get_by_role("dialog").get_by_role("button", name="Go on with this").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(answer(page, "echo: tow")).to_be_visible()
+    expect(answer(page, "echo: two")).to_have_count(0)
 
 
 def test_a_draft_survives_a_reload(page):

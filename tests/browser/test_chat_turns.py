@@ -92,6 +92,33 @@ def test_a_tool_call_is_approved_with_a_button(serve, sign_in):
         expect(each.get_by_role("region", name="Approve order")).to_have_count(0)
 
 
+def test_a_tool_call_is_denied_with_a_button(serve, sign_in):
+    page = sign_in(serve(ask_first))
+    say(page, "order a heron", "asked")
+    card = page.get_by_role("region", name="Approve order")
+    card.get_by_role("button", name="Deny").click()
+    expect(message(page, "Hermes, ", "decided")).to_be_visible()
+    expect(page.get_by_text("You refused order.")).to_be_visible()
+    expect(card).to_have_count(0)
+    expect(composer(page)).to_be_focused()
+
+
+async def ask_briefly(turn):
+    """Ask for an approval that expires at once."""
+    approval = await turn.records.ask_approval(
+        turn.session_key, "order", "{}", delivery="host", seconds=1
+    )
+    turn.emit(ApprovalAsked(approval))
+    return "asked"
+
+
+def test_a_call_whose_approval_has_expired_cannot_be_approved(serve, sign_in):
+    page = sign_in(serve(ask_briefly))
+    say(page, "order a heron", "asked")
+    approve = page.get_by_role("button", name="Approve", exact=True)
+    expect(approve.and_(page.locator(":enabled"))).to_have_count(0)
+
+
 @pytest.mark.parametrize("hours", [-3, 3])
 def test_a_wrong_clock_of_the_browser_does_not_change_the_expiry(serve, sign_in, hours):
     web = serve(ask_first)

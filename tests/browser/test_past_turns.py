@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 from urllib.parse import quote
 
 import pytest
@@ -11,7 +13,8 @@ from playwright.sync_api import expect
 from hermes.agents import tool
 from hermes.messages import ToolCall
 from hermes.testing import ModelAnswer
-from tests.support.page import say
+from tests.support.accessibility import look as look_at
+from tests.support.page import ask, say
 from tests.support.web import model_server
 
 
@@ -26,7 +29,8 @@ def answer(request):
     last = [each for each in request.json["messages"] if each["role"] != "system"][-1]
     if last["role"] == "tool":
         return f"{request.json['model']} sees blue water"
-    return ModelAnswer("let me see", calls=[ToolCall("c1", "look", '{"where": "north"}')])
+    where = "south" if "south" in last["content"] else "north"
+    return ModelAnswer("let me see", calls=[ToolCall("c1", "look", f'{{"where": "{where}"}}')])
 
 
 @pytest.fixture
@@ -83,6 +87,44 @@ def test_a_turn_runs_again_beside_the_original(turn, width):
     assert wide
     boxes = [each.bounding_box() for each in turn.locator(".turn-side").all()]
     assert (boxes[0]["x"] == boxes[1]["x"]) == (width == 360)
+
+
+def test_turns_and_their_comparison_are_accessible_and_fit(turn):
+    for each in ("System prompt", "Tools (1)", "Messages (1)", "Request body"):
+        turn.get_by_role("region", name="Model call 1").get_by_text(each).click()
+    expect(turn.locator(".turn-hash")).to_be_visible()
+    assert look_at(turn, "turn") == []
+    turn.get_by_role("button", name="Run again").click()
+    assert look_at(turn, "again") == []
+    turn.get_by_label("Question").fill("what do you hear?")
+    turn.get_by_role("dialog").get_by_role("button", name="Run again").click()
+    expect(turn.get_by_role("heading", name="Original and branch")).to_be_visible()
+    assert look_at(turn, "compared") == []
+
+
+def test_a_turn_whose_bytes_have_changed_says_so(turn, path):
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        file.execute("UPDATE contents SET content = 'Be long.' WHERE content = 'Be brief.'")
+    turn.reload()
+    first = turn.get_by_role("region", name="Model call 1")
+    expect(first).to_contain_text("This is not exactly what was sent: the hash differs.")
+
+
+def test_the_bytes_of_other_agents_are_unknown(page):
+    ask(page, "hello")
+    page.goto(f"{page.url.split('#')[0]}#/turns/{page.url.rpartition('/')[2]}/1")
+    expect(page.get_by_text("what it has sent to a model is unknown")).to_be_visible()
+    expect(page.locator(".turn-messages")).to_contain_text("echo: hello")
+
+
+def test_a_call_without_a_recorded_result_needs_an_approval(turn):
+    turn.get_by_role("button", name="Run again").click()
+    turn.get_by_label("Question").fill("look to the south")
+    turn.get_by_role("dialog").get_by_role("button", name="Run again").click()
+    expect(turn.get_by_role("region", name="Branch", exact=True)).to_contain_text("was not run")
+    turn.get_by_role("link", name="Open the chat").click()
+    card = turn.get_by_role("region", name="Approve look")
+    expect(card).to_contain_text('"where": "south"')
 
 
 def test_a_turn_that_is_not_recorded(page):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import msgspec
+import pytest
 from playwright.sync_api import expect
 
 from hermes.events import ReasoningDelta, ToolFinished, ToolStarted
@@ -35,6 +36,17 @@ def test_an_answer_grows_while_it_is_written(page, web):
     expect(running(page)).to_be_hidden()
     expect(messages(page)).to_have_count(2)
     expect(messages(page).last.locator("strong")).to_have_text("more")
+
+
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_nothing_moves_for_those_who_ask_for_reduced_motion(sign_in, web, motion):
+    page = sign_in(web, reduced_motion=motion)
+    say(page, "hold on")
+    turn = web.next_turn()
+    expect(running(page).locator(".dots")).to_be_visible()
+    moves = page.evaluate("document.getAnimations().some((each) => each.playState === 'running')")
+    assert moves == (motion == "no-preference")
+    turn.finish("done")
 
 
 def test_reasoning_can_be_unfolded(page, web):
