@@ -56,6 +56,7 @@ class RuntimeOptions(TypedDict, total=False):
     clock: Clock | None
     hook_timeout: float
     sweep_interval: float
+    force: bool
     open_worker: OpenWorker | None
     vfs: str | None
 
@@ -112,6 +113,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     clock: Clock | None = None,
     hook_timeout: float = HOOK_TIMEOUT,
     sweep_interval: float = SWEEP_INTERVAL,
+    force: bool = False,
     open_worker: OpenWorker | None = None,
     vfs: str | None = None,
 ) -> AsyncIterator[Runtime]:
@@ -138,6 +140,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     - `clock` provides time and randomness, `open_worker` and `vfs` open the database connections;
       they are meant for tests.
     - `hook_timeout` limits each hook; `sweep_interval` is the time between maintenance runs.
+    - `force` opens a database that `hermes store copy` has moved to another one.
 
     Raises `TypeError` if neither or both of `agent` and `build_agent` are given, or one of these or
     `transcriber` is of the wrong kind; `ValueError` if an adapter that is not local comes without
@@ -150,7 +153,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     transcriber = as_transcriber(transcriber)
     stored = _store_options(config, hook_timeout, sweep_interval, open_worker, vfs)
     async with (
-        open_store(path, hooks=hooks, clock=clock, **stored) as store,
+        open_store(path, hooks=hooks, clock=clock, force=force, **stored) as store,
         _closed_at_end(agent, config.close_timeout),
         open_actors(
             store,

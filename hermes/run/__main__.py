@@ -199,6 +199,8 @@ def _parser(command: Command) -> argparse.ArgumentParser:
     add("--http", metavar="HOST:PORT", nargs="?", const={}, type=http_address,
         help="serve the web page and the APIs (default: 127.0.0.1:8420)")  # fmt: skip
     add("--open", action="store_true", help="serve HTTP, and open the web page in a browser")
+    add("--force", action="store_true",
+        help="open a database that `hermes store copy` has moved to another one")  # fmt: skip
     add = adder("information")
     add("--status", action="store_true", help="print the status of a running bot and exit")
     status = "" if "--status" in command.hidden else "the status, or "

@@ -215,8 +215,8 @@ async def _run(
             access=AccessPolicy(rules=rules, rates=settings.rates, local=LOCAL_PLATFORMS),
             hooks=resolve_hooks(settings),
             redact=redactor.values,
-            texts=Texts(**settings.texts),
-        )
+            texts=Texts(**settings.texts), force=configuration.force,
+        )  # fmt: skip
         runtime = await stack.enter_async_context(telemetry.observe(opening))
         set_event(shutdown.started)
         logs.event_logger("hermes.run")("started", frontend=frontend, agent=settings.agent.kind)

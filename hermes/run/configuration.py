@@ -62,13 +62,15 @@ class Configuration:
     """The settings that were given on the command line."""
     open_page: bool = False
     """Whether to open the web page in a browser."""
+    force: bool = False
+    """Whether to open a database that was moved to another one."""
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Configuration:
         """Return the configuration that the options name."""
         given = vars(options)
         file, open_page = find_config(options.config), bool(given.get("open"))
-        return cls(file, _overrides(given), open_page)
+        return cls(file, _overrides(given), open_page, bool(given.get("force")))
 
     def find_again(self) -> Configuration:
         """Return the same configuration; if it had no file, with the one that there is now."""

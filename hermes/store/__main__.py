@@ -21,7 +21,7 @@ from hermes.config import data_path
 from hermes.errors import AmbiguousTitle, BadImport, HermesError, StoreRefused
 from hermes.sanitize import sanitize
 from hermes.standard_output import run_command
-from hermes.store.cli import check, commands, files, prune, show
+from hermes.store.cli import check, commands, copy, files, prune, show
 from hermes.store.cli.ages import AGE_HELP, days
 from hermes.store.cli.output import RichMissing, require_rich
 
@@ -205,6 +205,15 @@ def _add_transfer_commands(command: Add) -> None:
     parser = command("import", commands.import_, "import an export or a hermes-agent home")
     parser.add_argument(
         "source", help="an exported file, - for stdin, a hermes-agent home or its state.db"
+    )
+
+    parser = command("copy", copy.copy, "move the database to another one, or copy a snapshot")
+    parser.add_argument("source", help="a file, or a URL of PostgreSQL (postgresql://HOST/NAME)")
+    parser.add_argument("target", help="a new file, or the URL of an empty database")
+    parser.add_argument(
+        "--snapshot",
+        action="store_true",
+        help="copy it as it is now, while it may be in use; it is not a move",
     )
 
     parser = command("backup", commands.backup, "copy the database while it is in use")

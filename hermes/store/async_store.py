@@ -31,6 +31,7 @@ from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.choosing import OpenWorker, engine_of
 from hermes.store.cluster.alone import Alone
 from hermes.store.conversations.search import unindexed
+from hermes.store.copying.sides import require_not_moved
 from hermes.store.files import blob_reading, staging
 from hermes.store.files.contents import SPARED
 from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
@@ -260,6 +261,7 @@ async def open_store(  # noqa: PLR0913
     clock: Clock | None = None,
     max_wal_bytes: int | None = None,
     limits: AttachmentLimits | None = None,
+    force: bool = False,
     open_worker: OpenWorker | None = None,
     vfs: str | None = None,
 ) -> AsyncIterator[Store]:
@@ -267,7 +269,8 @@ async def open_store(  # noqa: PLR0913
 
     `path` is the path of an SQLite file, or a URL of PostgreSQL (`postgresql://…`). `hooks` maps
     events to lists of callables, each of which may run for `hook_timeout` seconds. Sessions are
-    checked for expiry every `sweep_interval` seconds. `limits` says what may be attached.
+    checked for expiry every `sweep_interval` seconds. `limits` says what may be attached. With
+    `force`, a database is opened that was moved to another one.
 
     For SQLite only: messages are refused while the write-ahead log has `max_wal_bytes` or more.
     `open_worker` decides where SQL runs: in threads, or inline for tests (`hermes.testing.inline`).
@@ -281,6 +284,8 @@ async def open_store(  # noqa: PLR0913
     clock = clock or Clock()
     engine = engine_of(path, max_wal_bytes=max_wal_bytes, open_worker=open_worker, vfs=vfs)
     async with engine.open(clock) as connections, open_background() as writing:
+        if not force:
+            await connections.reader.run(lambda db: db.run_read(clock, require_not_moved))
         connections.writer.db.limits = limits or AttachmentLimits()
         with ExitStack() as at_end:
             async with open_background() as background:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from hermes.config import is_database_url
 from hermes.errors import StoreRefused
+from hermes.store.copying.sides import Side
 from hermes.store.engine import Engine
+from hermes.store.sqlite.copies.side import SqliteSide
 from hermes.store.sqlite.engine import OpenWorker as OpenWorker, SqliteEngine
 
 
@@ -31,6 +33,16 @@ def engine_of(
         if value is not None:
             raise StoreRefused(f"{name} is an option for SQLite; leave it out with PostgreSQL")
     return _postgres(str(target))
+
+
+def side_of(target: str) -> Side:
+    """Return a path or a URL as a side of a copy; nothing is opened.
+
+    Raises `StoreRefused` if it cannot be one.
+    """
+    if not is_database_url(target):
+        return SqliteSide(Path(target))
+    raise StoreRefused("a PostgreSQL database cannot be copied yet")
 
 
 def _postgres(url: str) -> Engine:

@@ -12,8 +12,8 @@ import pytest
 from hermes.errors import StoreBusy, StoreError, StoreRefused
 from hermes.messages import Attachment
 from hermes.store import SessionStore
-from hermes.store.files.blobs import BlobFolder
-from hermes.store.sqlite import backups
+from hermes.store.sqlite.blobs import BlobFolder
+from hermes.store.sqlite.copies import backups
 from hermes.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from tests.support.stores import KINDS, open_kind
 

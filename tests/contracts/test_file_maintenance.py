@@ -15,8 +15,8 @@ from hermes.errors import StoreError, UnknownFile
 from hermes.messages import Attachment, Inbound, Message, Outbound, Source, TurnCommit
 from hermes.store import SessionStore
 from hermes.store.attachments import sweep
-from hermes.store.files.blobs import INCOMING, BlobFolder
 from hermes.store.files.staging import stage
+from hermes.store.sqlite.blobs import INCOMING, BlobFolder
 from tests.support.stores import KINDS, AwaitedStore, open_kind
 
 KEY = "agent:main:telegram:dm:1"

@@ -15,8 +15,8 @@ from hypothesis import given, strategies as st
 from hermes.errors import BadImport, StoreError, UnknownFile, UnknownSession
 from hermes.messages import Attachment, Imported, Message
 from hermes.store import Clock, SessionStore
-from hermes.store.files.blobs import BlobFolder
 from hermes.store.maintenance.file_transfer import LINE_BYTES
+from hermes.store.sqlite.blobs import BlobFolder
 from tests.support.folders import quick_folder
 from tests.support.stores import KINDS, open_kind
 

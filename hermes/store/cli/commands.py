@@ -41,12 +41,12 @@ from hermes.store.cli.output import (
 )
 from hermes.store.cli.show import report_unknown_session, resolve
 from hermes.store.conversations import search
-from hermes.store.files.blobs import BlobFolder
 from hermes.store.import_hermes_agent.importer import Report, import_home
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
 from hermes.store.import_hermes_agent.source import open_home
 from hermes.store.maintenance import cleanup, file_transfer, imports, transfer
 from hermes.store.maintenance.transfer import MAX_LINE
+from hermes.store.sqlite.blobs import BlobFolder
 from hermes.store.sync_store import SessionStore
 
 MAX_EXAMPLES = 3

@@ -15,8 +15,8 @@ from typing import TypeVar
 from hermes.config import data_path
 from hermes.errors import StoreInUse, StoreRefused
 from hermes.store.cli.read_only import ReadOnlyStore, is_read_only, read_version, refusal
-from hermes.store.files.blobs import BlobFolder
 from hermes.store.sqlite import file_lock, opening, runtime_lock, schema
+from hermes.store.sqlite.blobs import BlobFolder
 from hermes.store.sqlite.runtime_lock import RuntimeLock
 from hermes.store.sync_store import SessionStore
 from hermes.store.transaction import Work
@@ -52,6 +52,14 @@ def open_current(path: Path) -> Iterator[SessionStore]:
 
     One that is read-only can be read. Raises `StoreRefused` if it has an older schema.
     """
+    require_current(path)
+    with ReadOnlyStore(path) if is_read_only(path) else SessionStore(path) as store:
+        store.snapshot(lambda tx: tx.db.set_progress_handler(lambda: False, PROGRESS_STEPS))
+        yield store
+
+
+def require_current(path: Path) -> None:
+    """Raise `StoreRefused` if a file has an older schema."""
     version = schema_version(path)
     if version < CURRENT_VERSION:
         from hermes.settings.installation import command  # noqa: PLC0415 - rarely needed
@@ -60,9 +68,6 @@ def open_current(path: Path) -> Iterator[SessionStore]:
             f"{path} has schema {version}, but this version of Hermes needs {CURRENT_VERSION}; "
             f"run: {command('store migrate --db')} {shlex.quote(str(path))}"
         )
-    with ReadOnlyStore(path) if is_read_only(path) else SessionStore(path) as store:
-        store.snapshot(lambda tx: tx.db.set_progress_handler(lambda: False, PROGRESS_STEPS))
-        yield store
 
 
 def in_use(path: Path) -> bool:

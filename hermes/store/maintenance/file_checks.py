@@ -72,12 +72,12 @@ def damaged(contents: FileContents, known: Iterable[Blob]) -> list[str]:
         [
             f"the content of {blob.file_id} is damaged: {contents.where(blob.hash)}"
             for blob in known
-            if _hash(contents, blob) not in {None, blob.hash}
+            if hash_of(contents, blob) not in {None, blob.hash}
         ]
     )
 
 
-def _hash(contents: FileContents, blob: Blob) -> str | None:
+def hash_of(contents: FileContents, blob: Blob) -> str | None:
     """Return the hash of content, or None if it cannot be read."""
     hashed, offset = hashlib.sha256(), 0
     try:

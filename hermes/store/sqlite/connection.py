@@ -17,8 +17,9 @@ from hermes.errors import (
     StoreFailed,
 )
 from hermes.store.engine import Progress
-from hermes.store.files.blobs import BlobFolder
-from hermes.store.sqlite import backups, search
+from hermes.store.sqlite import search
+from hermes.store.sqlite.blobs import BlobFolder
+from hermes.store.sqlite.copies import backups
 from hermes.store.sqlite.errors import translate
 from hermes.store.sqlite.stamp import Stamp
 from hermes.store.sqlite.transaction import Connection, LenientTransaction, SqliteTransaction

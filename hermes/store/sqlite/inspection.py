@@ -15,9 +15,9 @@ import apsw
 
 from hermes.errors import StoreRefused
 from hermes.messages import StoreStats
-from hermes.store.files.blobs import BlobFolder
 from hermes.store.maintenance import stats
 from hermes.store.sqlite import errors, file_lock, opening, schema
+from hermes.store.sqlite.blobs import BlobFolder
 from hermes.store.sqlite.connection import Database
 from hermes.store.transaction import Clock
 

@@ -11,8 +11,8 @@ import apsw
 import attrs
 
 from hermes.config import AttachmentLimits
-from hermes.store.files.blobs import BlobFolder
 from hermes.store.sqlite import search
+from hermes.store.sqlite.blobs import BlobFolder
 from hermes.store.transaction import Clock, Row, SearchIndex, Sizes, Transaction, Value
 
 

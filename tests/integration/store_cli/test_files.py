@@ -9,7 +9,7 @@ import pytest
 
 from hermes.messages import Attachment
 from hermes.store import Clock, SessionStore
-from hermes.store.files.blobs import BlobFolder
+from hermes.store.sqlite.blobs import BlobFolder
 from tests.support.store_cli import NOW, json_lines, run
 
 KEY = "k1"

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from hermes.store import SessionStore
-from hermes.store.sqlite import backups
+from hermes.store.sqlite.copies import backups
 from tests.support.agent_homes import Home
 from tests.support.store_cli import HOSTILE, in_subprocess, json_lines, run
 

@@ -6,6 +6,7 @@ from hermes.store.sqlite.schema.files import ATTACHMENTS, RESPONSES, WEB_SESSION
 from hermes.store.sqlite.schema.tools import ALLOWED, APPROVALS, QUESTIONS, TOOLS, TURNS
 
 APPLICATION_ID = 0x48524D53  # "HRMS"
+COPY_ID = 0x48524D43  # "HRMC": an incomplete copy of a store, which is no store yet
 
 # The id of a message consists of the number of its session and a sequence number: no << 32 | seq.
 # So a transcript is one contiguous range of the table, and the id is the rowid of the search index.

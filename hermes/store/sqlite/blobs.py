@@ -187,10 +187,12 @@ class BlobFolder:
 
     def sweep(self, tx: Queries, after: str) -> Swept:
         """Remove the files of the next subfolder that are old and have no row."""
-        with suppress(FileNotFoundError, NotADirectoryError):
-            for name in sorted(name for name in os.listdir(self.path) if name > after):
-                if _is_folder(self.path / name):
-                    return _remove_old(tx, self.path / name)._replace(last=name)
+        names: list[str] = []
+        with suppress(OSError):
+            names = sorted(name for name in os.listdir(self.path) if name > after)
+        for name in names:
+            if _is_folder(self.path / name):
+                return _remove_old(tx, self.path / name)._replace(last=name)
         return Swept()
 
     def old(self, tx: Queries) -> Iterator[tuple[str, int]]:

@@ -13,8 +13,8 @@ import apsw
 from hermes.errors import StoreBusy, StoreRefused
 from hermes.store.engine import Progress
 from hermes.store.files.problems import cannot_open
-from hermes.store.maintenance.blob_backups import BlobCopy
 from hermes.store.sqlite import file_lock
+from hermes.store.sqlite.copies.blob_backups import BlobCopy
 from hermes.store.sqlite.transaction import Connection
 
 log: Final = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from hermes.errors import StoreBusy, StoreError, StoreFull, StoreRefused
-from hermes.store.files.blobs import INCOMING, BlobFolder
 from hermes.store.files.contents import CHUNK
+from hermes.store.sqlite.blobs import INCOMING, BlobFolder
 
 _HASH = re.compile("[0-9a-f]{64}")
 

@@ -1,0 +1,1 @@
+"""Copies of an SQLite database: backups, and copies to another database."""
