@@ -112,7 +112,12 @@ def shorten(text: str, length: int) -> str:
 
 
 def scrub(text: str) -> str:
-    """Return the text with lone surrogates replaced, which UTF-8 cannot encode."""
+    """Return the text with what cannot be stored replaced: lone surrogates and U+0000.
+
+    UTF-8 cannot encode lone surrogates, and a text in PostgreSQL has no U+0000.
+    """
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
     if text.isascii() or _is_valid(text):
         return text
     return text.encode(errors="replace").decode()

@@ -24,6 +24,10 @@ Row: TypeAlias = tuple[Any, ...]
 Value: TypeAlias = int | float | str | bytes | None
 
 
+ALL_ROWS = 2**63 - 1
+"""A limit that is never reached: not every engine takes a negative one for all rows."""
+
+
 class Clock(msgspec.Struct, frozen=True):
     """Time and randomness. `steady` must be the same clock in all processes of the machine."""
 

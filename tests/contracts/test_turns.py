@@ -566,6 +566,23 @@ def test_a_lone_surrogate_does_not_lose_the_message(store):
     assert (message.content, message.reasoning) == ("so ?", "? hm")
 
 
+def test_a_null_character_is_replaced_and_loses_no_message(store):
+    source = Source("telegram", user_id="u\0", user_name="\0")
+    broken = replace(inbound(source=source), text="nul \0 here", event_id="e\0")
+    accepted = store.accept(broken)
+    assert store.accept(broken).duplicate
+    [row] = store.open_inbox("k")
+    assert (row.inbound.text, row.inbound.event_id) == ("nul \ufffd here", "e\ufffd")
+    assert (row.inbound.source.user_id, row.inbound.source.user_name) == ("u\ufffd", "\ufffd")
+    rows = [Message("assistant", "so \0", platform_message_id="p\0", reasoning="\\\0 hm")]
+    store.commit_turn(turn(accepted, rows=rows))
+    session_id = accepted.receipt.session_id
+    [message] = store.load(session_id).messages
+    assert (message.content, message.reasoning) == ("so \ufffd", "\\\ufffd hm")
+    again = store.append_message(session_id, "assistant", "so", platform_message_id="p\0")
+    assert (again.duplicate, again.message_id) == (True, message.id)
+
+
 def test_json_that_is_nested_too_deeply_is_refused(store):
     deep: dict[str, object] = {}
     for _ in range(200):

@@ -27,6 +27,8 @@ COLUMNS = "id, role, content, created_at, platform_message_id, extra"
 # A string that does not end takes the rest of the text, which is then read only once.
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _ENCODER = msgspec.json.Encoder()
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+"""U+0000 in JSON text: the backslash before the u is not escaped itself."""
 decode_extra: Final = msgspec.json.Decoder(Extra).decode
 _EXTRA_NAMES = Extra.__struct_fields__
 _extra_values = operator.attrgetter(*_EXTRA_NAMES)
@@ -67,11 +69,17 @@ def _encode_fields(message: Extra) -> str:
 
 
 def encode_json(value: object) -> str:
-    """Return the value as JSON text, with lone surrogates replaced."""
+    """Return the value as JSON text, with lone surrogates and U+0000 replaced."""
     try:
-        return _ENCODER.encode(value).decode()
+        encoded = _ENCODER.encode(value).decode()
     except UnicodeEncodeError:
-        return scrub(json.dumps(msgspec.to_builtins(value), ensure_ascii=False))
+        encoded = scrub(json.dumps(msgspec.to_builtins(value), ensure_ascii=False))
+    return _NUL.sub("\\1\ufffd", encoded) if "\\u0000" in encoded else encoded
+
+
+def without_nul(name: str | None) -> str | None:
+    """Return an id of another system as it is stored: with U+0000 replaced."""
+    return name.replace("\0", "\ufffd") if name and "\0" in name else name
 
 
 def is_too_deep(text: str, levels: int = MAX_DEPTH) -> bool:

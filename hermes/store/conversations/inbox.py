@@ -25,13 +25,13 @@ from hermes.messages import (
 from hermes.messages.transcripts import add_transcripts
 from hermes.sanitize import scrub
 from hermes.store.conversations import codec, outbox
-from hermes.store.transaction import Transaction
+from hermes.store.transaction import ALL_ROWS, Transaction
 
 decode: Final = msgspec.json.Decoder(Inbound).decode
 """Decode the body of an inbox row."""
 _FINISH = (
     "UPDATE inbox SET state = 'done', closed_at = ?1, body = NULL, turn_id = ?2, "
-    "reply = iif(id = ?2, ?3, NULL) WHERE id = ?4 AND state = 'open'"
+    "reply = CASE WHEN id = ?2 THEN ?3 END WHERE id = ?4 AND state = 'open'"
 )
 _COUNT_OPEN = (
     "SELECT count(*), coalesce(max(id), 0) FROM inbox WHERE session_key = ? AND state = 'open'"
@@ -86,12 +86,12 @@ def waiting_page(
     found = tx.all(
         "SELECT id, body, attempts, accepted_at FROM inbox INDEXED BY inbox_open "
         "WHERE state = 'open' AND session_key = ?1 AND id > ?2 AND (?3 IS NULL OR id < ?3) "
-        "AND json_extract(body, '$.command') IS NOT 1 "
+        "AND coalesce(CAST(body ->> '$.command' AS TEXT), '') NOT IN ('1', 'true') "
         f"ORDER BY id {'ASC' if forward else 'DESC'} LIMIT ?4",
         session_key,
         after,
         before,
-        limit,
+        limit if limit >= 0 else ALL_ROWS,
     )
     rows = [InboxRow(row[0], decode(row[1]), row[2], row[3]) for row in found]
     return rows if forward else rows[::-1]
@@ -239,7 +239,7 @@ def park_inbox(
     answered = _stored(None if answer is None else answer.reply)
     sql = (
         "UPDATE inbox SET state = 'parked', closed_at = ?1, note = ?2, turn_id = ?3, "
-        "reply = iif(id = ?3, ?4, NULL) WHERE id = ?5 AND state = 'open'"
+        "reply = CASE WHEN id = ?3 THEN ?4 END WHERE id = ?5 AND state = 'open'"
     )
     parked = sum(tx.run(sql, tx.now, note, *answered, inbox_id) for inbox_id in inbox_ids)
     if answer is not None and parked:

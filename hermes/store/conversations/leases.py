@@ -14,14 +14,17 @@ from hermes.store.transaction import Row, Transaction
 
 DEFAULT_TTL = 30.0
 # One second of slack, because (now + ttl) - now may be slightly more than ttl.
-_LIVE = "holder IS NOT NULL AND expires - ? > 0 AND expires - ? <= ttl + 1"
+_LIVE = (
+    "leases.holder IS NOT NULL AND leases.expires - ? > 0 AND leases.expires - ? <= leases.ttl + 1"
+)
+_HELD = _LIVE.replace("?", "?5")
 # One statement: what it decides on cannot change before it writes.
 _ACQUIRE = f"""
-INSERT INTO leases (session_id, holder, token, expires, ttl) VALUES (?, ?, 1, ?, ?)
+INSERT INTO leases (session_id, holder, token, expires, ttl) VALUES (?1, ?2, 1, ?3, ?4)
 ON CONFLICT (session_id) DO UPDATE SET
-  token = token + (NOT ({_LIVE})),
+  token = leases.token + CASE WHEN {_HELD} THEN 0 ELSE 1 END,
   holder = excluded.holder, expires = excluded.expires, ttl = excluded.ttl
-WHERE holder = excluded.holder OR NOT ({_LIVE})
+WHERE leases.holder = excluded.holder OR NOT ({_HELD})
 RETURNING token
 """
 
@@ -37,7 +40,7 @@ def acquire_lease(
     if not tx.has_leases():
         raise StoreError("no such table: leases")
     wanted = (session_id, holder, tx.steady + ttl_seconds, ttl_seconds)
-    rows = tx.all(_ACQUIRE, *wanted, *[tx.steady] * 4)
+    rows = tx.all(_ACQUIRE, *wanted, tx.steady)
     if not rows and get_compression_lock_holder(tx, session_id) is not None:
         return None
     # A trigger of another program may ignore the row: leases are optional.

@@ -122,8 +122,9 @@ def share(tx: Transaction, session_key: str, session_id: str) -> None:
     """Make a conversation belong to a key too. The key can then find it and switch to it."""
     for each in get_compression_lineage(tx, session_id):
         tx.run(
-            "INSERT OR IGNORE INTO shared_sessions (session_key, session_no) "
-            "SELECT ?1, no FROM sessions WHERE id = ?2 AND session_key IS NOT ?1",
+            "INSERT INTO shared_sessions (session_key, session_no) "
+            "SELECT ?1, no FROM sessions WHERE id = ?2 AND session_key IS DISTINCT FROM ?1 "
+            "ON CONFLICT (session_key, session_no) DO NOTHING",
             session_key,
             each,
         )
@@ -137,10 +138,11 @@ def inherit_keys(tx: Transaction, child_no: int) -> None:
         child_no,
     )
     tx.run(
-        "INSERT OR IGNORE INTO shared_sessions (session_key, session_no) "
+        "INSERT INTO shared_sessions (session_key, session_no) "
         "SELECT x.session_key, s.no FROM sessions s JOIN ("
         "SELECT session_key, session_no AS no FROM shared_sessions UNION ALL "
         "SELECT session_key, no FROM sessions WHERE session_key IS NOT NULL) x "
-        "ON x.no = s.parent_no WHERE s.no = ? AND x.session_key IS NOT s.session_key",
+        "ON x.no = s.parent_no WHERE s.no = ? AND x.session_key IS DISTINCT FROM s.session_key "
+        "ON CONFLICT (session_key, session_no) DO NOTHING",
         child_no,
     )

@@ -108,7 +108,7 @@ def summary(tx: Transaction, session: Session) -> SessionSummary:
 def _preview(tx: Transaction, no: int) -> str:
     """Return the start of the first user message, on one line."""
     text = _first_user_text(tx, "messages WHERE live = 1 AND", no)
-    if text is None:
+    if text is None and tx.has_arrivals:
         text = _first_user_text(tx, "arrivals WHERE", no)
     line = " ".join((text or "").split())
     return line if len(line) <= PREVIEW else line[: PREVIEW - 1] + "…"
@@ -116,8 +116,9 @@ def _preview(tx: Transaction, no: int) -> str:
 
 def _first_user_text(tx: Transaction, table: str, no: int) -> str | None:
     row = tx.one(
-        f"SELECT substr(ltrim(content, char(9, 10, 13, 32)), 1, 400) FROM {table} "
+        f"SELECT substr(ltrim(content, ?), 1, 400) FROM {table} "
         "id BETWEEN ? AND ? AND role = 'user' AND content IS NOT NULL ORDER BY id LIMIT 1",
+        "\t\n\r ",
         *codec.bounds(no),
     )
     return None if row is None else row[0]
@@ -241,7 +242,7 @@ def _rows(
     """Return the first or the last messages of a range of ids, in order."""
     found = tx.all(
         f"SELECT {codec.COLUMNS} FROM all_messages WHERE id BETWEEN ? AND ? "
-        f"AND (live = 1 OR ?) ORDER BY id {'ASC' if forward else 'DESC'} LIMIT ?",
+        f"AND (live = 1 OR ? = 1) ORDER BY id {'ASC' if forward else 'DESC'} LIMIT ?",
         low,
         high,
         int(include_rewound),

@@ -20,23 +20,26 @@ from hermes.messages import (
 )
 from hermes.store.attachments import rows as attachments
 from hermes.store.conversations import codec, inbox, sessions
-from hermes.store.transaction import Transaction, Value
+from hermes.store.transaction import ALL_ROWS, Transaction, Value
 
-_INSERT = (
-    "INSERT INTO arrivals (id, role, content, created_at, platform_message_id, extra) "
-    "VALUES (?, ?, ?, ?, ?, ?)"
-)
+_COLUMNS = "(id, role, content, created_at, platform_message_id, extra) VALUES (?, ?, ?, ?, ?, ?)"
+_INSERT = f"INSERT INTO messages {_COLUMNS}"
+_INSERT_ARRIVAL = f"INSERT INTO arrivals {_COLUMNS}"
 _COUNTERS = "no, id, seq, message_count, revision, rewrites"
 # One statement instead of two: an append has two in all, and they are most of its cost.
 _UPDATE_COUNTERS = (
-    "UPDATE sessions SET seq = seq + ?, message_count = message_count + ?, "
-    "tool_call_count = tool_call_count + ?, rewrites = rewrites + ?, revision = revision + 1, "
-    f"last_active = max(last_active, ?) WHERE id = ? AND end_reason IS NULL RETURNING {_COUNTERS}"
+    "UPDATE sessions SET seq = seq + ?1, message_count = message_count + ?2, "
+    "tool_call_count = tool_call_count + ?3, rewrites = rewrites + ?4, revision = revision + 1, "
+    "last_active = CASE WHEN last_active < ?5 THEN ?5 ELSE last_active END "
+    f"WHERE id = ?6 AND end_reason IS NULL RETURNING {_COUNTERS}"
 )
 # `+` removes the affinity of `no`, which would keep SQLite from using the indexes on `id >> 32`.
-FIND_PLATFORM_MESSAGE = (
+_FIND_INDEXED = (
     "SELECT m.id FROM sessions s JOIN messages m ON m.id >> 32 = +s.no "
-    "WHERE s.id = ?1 AND m.platform_message_id = ?2 AND m.live = 1 UNION ALL "
+    "WHERE s.id = ?1 AND m.platform_message_id = ?2 AND m.live = 1"
+)
+FIND_PLATFORM_MESSAGE = (
+    f"{_FIND_INDEXED} UNION ALL "
     "SELECT a.id FROM sessions s JOIN arrivals a ON a.id >> 32 = +s.no "
     "WHERE s.id = ?1 AND a.platform_message_id = ?2"
 )
@@ -169,7 +172,8 @@ def append_rows(
     for message in messages:
         at = tx.now if message.timestamp is None else message.timestamp
         extra = codec.encode_extra(message)  # may raise, so it comes before the first write
-        text, platform_id = codec.text_of(message), message.platform_message_id
+        text = codec.text_of(message)
+        platform_id = codec.without_nul(message.platform_message_id)
         values.append((message.role, text, at, platform_id, extra))
     calls = codec.tool_calls_in(messages)
     if not values:
@@ -177,7 +181,7 @@ def append_rows(
     counters = _update_counters(tx, session_id, len(values), len(values), calls)
     first = counters.no * codec.SPAN + counters.seq - len(values) + 1
     rows = [(message_id, *row) for message_id, row in enumerate(values, first)]
-    tx.run_each(_INSERT, rows)
+    tx.run_each(_INSERT_ARRIVAL if tx.has_arrivals else _INSERT, rows)
     tx.unindexed = True
     return counters.head, codec.to_messages(rows)
 
@@ -185,7 +189,8 @@ def append_rows(
 def _find_platform_message(
     tx: Transaction, session_id: str, platform_message_id: str
 ) -> int | None:
-    row = tx.one(FIND_PLATFORM_MESSAGE, session_id, platform_message_id)
+    sql = FIND_PLATFORM_MESSAGE if tx.has_arrivals else _FIND_INDEXED
+    row = tx.one(sql, session_id, codec.without_nul(platform_message_id))
     return None if row is None else int(row[0])
 
 
@@ -194,14 +199,14 @@ def _live_messages(tx: Transaction, no: int, first: int = 0) -> list[StoredMessa
     low, high = codec.bounds(no)
     ids = (max(low, first), high)
     # Two queries instead of the view: merging 10,000 rows would take as long as reading them.
-    indexed = tx.all(
+    rows = tx.all(
         f"SELECT {codec.COLUMNS} FROM messages WHERE id BETWEEN ? AND ? AND live = 1 ORDER BY id",
         *ids,
     )
-    arrivals = tx.all(
-        f"SELECT {codec.COLUMNS} FROM arrivals WHERE id BETWEEN ? AND ? ORDER BY id", *ids
-    )
-    return codec.to_messages(indexed + arrivals)
+    if tx.has_arrivals:
+        sql = f"SELECT {codec.COLUMNS} FROM arrivals WHERE id BETWEEN ? AND ? ORDER BY id"
+        rows += tx.all(sql, *ids)
+    return codec.to_messages(rows)
 
 
 def load(tx: Transaction, session_id: str) -> Transcript:
@@ -227,11 +232,11 @@ def get_messages(
     return codec.to_messages(
         tx.all(
             f"SELECT {codec.COLUMNS} FROM all_messages WHERE id BETWEEN ? AND ? "
-            "AND (live = 1 OR ?) ORDER BY id LIMIT ? OFFSET ?",
+            "AND (live = 1 OR ? = 1) ORDER BY id LIMIT ? OFFSET ?",
             low,
             high,
             int(include_rewound),
-            limit,
+            limit if limit >= 0 else ALL_ROWS,
             offset,
         )
     )

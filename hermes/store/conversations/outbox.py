@@ -121,8 +121,9 @@ def recover_outbox(tx: Transaction) -> int:
 def outbox_facts(tx: Transaction) -> list[OutboxStats]:
     """Return counts of waiting and abandoned replies, by platform."""
     open_rows = tx.all(
-        "SELECT coalesce(body ->> '$.platform', ''), sum(state = 'pending'), "
-        "sum(state = 'sending'), sum(recovered), min(created_at) "
+        "SELECT coalesce(body ->> '$.platform', ''), "
+        "count(*) FILTER (WHERE state = 'pending'), "
+        "count(*) FILTER (WHERE state = 'sending'), sum(recovered), min(created_at) "
         "FROM outbox INDEXED BY outbox_open WHERE state IN ('pending', 'sending') GROUP BY 1"
     )
     dead: dict[str, int] = dict(

@@ -272,7 +272,7 @@ def overdue(tx: Transaction, limit: int = 100) -> list[tuple[str, int]]:
     rows = tx.all(
         "SELECT session_key, epoch FROM routes r WHERE expires_at <= ? AND NOT EXISTS ("
         "SELECT 1 FROM inbox i WHERE i.session_key = r.session_key AND i.state = 'open') "
-        "ORDER BY expires_at LIMIT ?",
+        "ORDER BY expires_at, session_key LIMIT ?",
         tx.now,
         limit,
     )

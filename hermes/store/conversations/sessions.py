@@ -9,7 +9,7 @@ import msgspec
 from hermes.errors import HasContinuation, StoreError, UnknownSession
 from hermes.messages import Head, JsonObject, Session, SessionKind
 from hermes.sanitize import encodable, scrub
-from hermes.store.conversations import lineage, titles
+from hermes.store.conversations import codec, lineage, titles
 from hermes.store.transaction import Row, Transaction
 from hermes.transcript.validate import check_depth
 
@@ -18,7 +18,7 @@ ACCIDENTAL_ENDS = ("agent_close", "ws_orphan_reap")
 """End reasons that no user asked for: such a session may be reopened, or reset."""
 
 # A compression child of a subagent's session keeps its kind: it continues a lineage.
-_KIND = "iif(s.subagent AND s.kind <> 'compression', 'subagent', s.kind)"
+_KIND = "CASE WHEN s.subagent = 1 AND s.kind <> 'compression' THEN 'subagent' ELSE s.kind END"
 _COLUMNS = (
     f"s.id, s.source, {_KIND}, p.id, s.title, s.model, s.user_id, s.session_key, s.chat_id, "
     "s.chat_type, s.thread_id, s.cwd, s.profile, s.started_at, s.ended_at, s.end_reason, "
@@ -216,7 +216,7 @@ def _fill_missing(
             f"{parent_session_id} is not older than {session_id}, so it cannot be its parent"
         )
     changed = tx.one(
-        "UPDATE sessions SET parent_no = ?, kind = iif(kind = 'new', ?, kind) "
+        "UPDATE sessions SET parent_no = ?, kind = CASE WHEN kind = 'new' THEN ? ELSE kind END "
         "WHERE no = ? AND parent_no IS NULL RETURNING kind",
         parent_no,
         _kind_of_child(tx, parent_no),
@@ -231,14 +231,14 @@ def _set_missing_texts(
     tx: Transaction, no: int, system_prompt: str | None, model_config: JsonObject | None
 ) -> None:
     check_depth(model_config)
-    config = msgspec.json.encode(encodable(model_config)).decode() if model_config else None
+    config = codec.encode_json(encodable(model_config)) if model_config else None
     if system_prompt is None and config is None:
         return
     tx.run(
         "INSERT INTO session_texts (session_no, system_prompt, model_config) VALUES (?, ?, ?) "
         "ON CONFLICT (session_no) DO UPDATE SET "
-        "system_prompt = coalesce(system_prompt, excluded.system_prompt), "
-        "model_config = coalesce(model_config, excluded.model_config)",
+        "system_prompt = coalesce(session_texts.system_prompt, excluded.system_prompt), "
+        "model_config = coalesce(session_texts.model_config, excluded.model_config)",
         no,
         None if system_prompt is None else scrub(system_prompt),
         config,
@@ -318,9 +318,10 @@ def _set_archived(
 def record_left(tx: Transaction, session_key: str) -> None:
     """Record that a key is about to leave its session, if that has no row."""
     tx.run(
-        "INSERT OR IGNORE INTO meta (key, value) SELECT 'left:' || session_id, session_key "
+        "INSERT INTO meta (key, value) SELECT 'left:' || session_id, session_key "
         "FROM routes r WHERE session_key = ? "
-        "AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = r.session_id)",
+        "AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = r.session_id) "
+        "ON CONFLICT (key) DO NOTHING",
         session_key,
     )
 

@@ -25,7 +25,7 @@ _COUNT = (
     "cache_write_tokens = cache_write_tokens + ?, reasoning_tokens = reasoning_tokens + ?, "
     "cost = cost + ?, model = coalesce(model, ?) WHERE no = ?"
 )
-_TODAY = "SELECT total(cost) FROM usage WHERE created_at >= ? AND created_at < ?"
+_TODAY = "SELECT coalesce(sum(cost), 0.0) FROM usage WHERE created_at >= ? AND created_at < ?"
 
 
 def update_token_counts(
@@ -82,7 +82,7 @@ def spent(tx: Transaction, session_id: str, platform: str, user_id: str | None) 
     """Return the cost of a conversation (its whole lineage), and of today (user and total)."""
     ids = lineage.get_compression_lineage(tx, session_id)
     marks = ",".join("?" * len(ids))
-    by_lineage = f"SELECT total(cost) FROM sessions WHERE id IN ({marks})"
+    by_lineage = f"SELECT coalesce(sum(cost), 0.0) FROM sessions WHERE id IN ({marks})"
     by_payer = f"{_TODAY} AND payer = ?"
     return CostTotals(
         _total(tx, by_lineage, *ids),

@@ -14,7 +14,7 @@ from hermes.store.maintenance import file_checks
 from hermes.store.recordings import rows as recordings
 from hermes.store.records import key_value, tool_records
 from hermes.store.responses import erasure, rows as responses
-from hermes.store.transaction import Clock, Transaction, Work
+from hermes.store.transaction import ALL_ROWS, Clock, Transaction, Work
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ doomed (no, below) AS (
   SELECT no, 0 FROM chosen
   UNION
   SELECT s.no, 1 FROM doomed d JOIN sessions s ON s.parent_no = d.no
-  WHERE s.subagent = 1 AND (d.below OR s.kind <> 'compression')
+  WHERE s.subagent = 1 AND (d.below = 1 OR s.kind <> 'compression')
 )
 """
 # The members of a lineage are pruned together: none of them if one is needed, or a subagent below
@@ -45,7 +45,7 @@ doomed (no, below) AS (
 _IS_OLD = (
     f"s.ended_at IS NOT NULL AND s.ended_at < ?1 AND (?2 IS NULL OR s.source = ?2) AND {_UNROUTED}"
 )
-_IS_UNUSED = f"max(s.last_active, coalesce(s.ended_at, 0)) < ?1 AND {_UNROUTED}"
+_IS_UNUSED = f"s.last_active < ?1 AND coalesce(s.ended_at, 0) < ?1 AND {_UNROUTED}"
 _CONTINUES = "s.parent_no = line.no AND s.kind = 'compression'"
 _OLD_LINEAGES = f"""
 roots (no) AS (
@@ -54,12 +54,12 @@ roots (no) AS (
     WITH RECURSIVE family (no, below) AS (
       VALUES (root.no, 0)
       UNION ALL
-      SELECT s.no, f.below OR s.kind <> 'compression'
+      SELECT s.no, CASE WHEN f.below = 1 OR s.kind <> 'compression' THEN 1 ELSE 0 END
       FROM family f JOIN sessions s ON s.parent_no = f.no
-      WHERE s.subagent = 1 OR (s.kind = 'compression' AND NOT f.below)
+      WHERE s.subagent = 1 OR (s.kind = 'compression' AND f.below = 0)
     )
     SELECT 1 FROM family f JOIN sessions s USING (no)
-    WHERE NOT CASE WHEN f.below THEN {_IS_UNUSED} ELSE {_IS_OLD} END
+    WHERE NOT CASE WHEN f.below = 1 THEN {_IS_UNUSED} ELSE {_IS_OLD} END
   )
   ORDER BY root.no LIMIT ?3
 ),
@@ -111,7 +111,7 @@ def _delete(tx: Transaction, session_id: str) -> int:
 
 
 def prunable(
-    tx: Transaction, older_than_days: float = 90, source: str | None = None, limit: int = -1
+    tx: Transaction, older_than_days: float = 90, source: str | None = None, limit: int = ALL_ROWS
 ) -> list[tuple[str, int]]:
     """Return (id, number of messages) of sessions that ended long ago and have no route.
 
@@ -307,9 +307,9 @@ def _check_counters(tx: Transaction) -> list[str]:
     return [
         f"the message counter of session {row[0]} is {row[1]} instead of {row[2]}"
         for row in tx.all(
-            "SELECT s.id, s.message_count, "
+            "SELECT id, message_count, n FROM (SELECT s.id, s.message_count, "
             f"(SELECT count(*) FROM {_SESSION_ROWS} AND m.live = 1) AS n "
-            "FROM sessions s WHERE s.message_count <> n"
+            "FROM sessions s) AS counted WHERE message_count <> n"
         )
     ]
 

@@ -132,7 +132,8 @@ def _approve(tx: Transaction, code: str, role: Role, by: Source) -> Pairing | Pa
     identity = (user.platform, user.account, user.user_id)
     tx.run(f"DELETE FROM wrong_codes WHERE {_IS_USER}", *operator)
     tx.run(
-        "INSERT INTO principals VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE "
+        "INSERT INTO principals (platform, account, user_id, role, name, paired_at) "
+        "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (platform, account, user_id) DO UPDATE "
         "SET role = excluded.role, name = excluded.name, paired_at = excluded.paired_at",
         *identity, role, user.user_name, tx.now,
     )  # fmt: skip
@@ -156,7 +157,7 @@ def _use_pairing(tx: Transaction, pairing: Pairing) -> bool:
 
 
 # One that is dated later than a lockout lasts was written with a clock that was wrong.
-_OUTDATED = "abs(latest - excluded.latest) >= ?"
+_OUTDATED = "abs(wrong_codes.latest - excluded.latest) >= ?"
 
 
 def _count_attempt(tx: Transaction, operator: tuple[str, str, str]) -> int | None:
@@ -167,9 +168,10 @@ def _count_attempt(tx: Transaction, operator: tuple[str, str, str]) -> int | Non
     """
     rows = tx.all(
         "INSERT INTO wrong_codes (platform, account, user_id, number, latest) "
-        "VALUES (?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET latest = excluded.latest, "
-        f"number = CASE WHEN {_OUTDATED} THEN 1 ELSE number + 1 END "
-        f"WHERE {_OUTDATED} OR number < ? RETURNING number",
+        "VALUES (?, ?, ?, 1, ?) "
+        "ON CONFLICT (platform, account, user_id) DO UPDATE SET latest = excluded.latest, "
+        f"number = CASE WHEN {_OUTDATED} THEN 1 ELSE wrong_codes.number + 1 END "
+        f"WHERE {_OUTDATED} OR wrong_codes.number < ? RETURNING number",
         *operator,
         tx.now,
         *[LOCKOUT_SECONDS] * 2,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from hermes.errors import UnknownSession
 from hermes.messages import (
     CachedConversation,
@@ -13,7 +11,7 @@ from hermes.messages import (
     StoredMessage,
 )
 from hermes.store.conversations import codec, lineage, listing, routes, sessions
-from hermes.store.transaction import Row, Transaction
+from hermes.store.transaction import ALL_ROWS, Row, Transaction
 from hermes.transcript.compaction import is_summary
 
 MAX_SESSIONS = 500
@@ -32,8 +30,7 @@ WITH RECURSIVE latest (no) AS (
   JOIN sessions r ON r.parent_no = s.no OR r.no = s.parent_no
 )
 SELECT s.no, s.id, p.id, s.kind, s.subagent, s.title, s.session_key, s.started_at, s.last_active,
-  s.ended_at, s.end_reason, s.message_count, s.cost,
-  (SELECT json_group_array(r.session_key) FROM routes r WHERE r.session_id = s.id)
+  s.ended_at, s.end_reason, s.message_count, s.cost
 FROM sessions s LEFT JOIN sessions p ON p.no = s.parent_no
 WHERE s.no IN (SELECT no FROM family LIMIT ?) ORDER BY s.no
 """
@@ -63,7 +60,8 @@ def session_family(tx: Transaction, session_key: str) -> list[LineageSession]:
 
 def _session(tx: Transaction, row: Row, current: str | None) -> LineageSession:
     no, session_id, parent, kind, subagent, title, key, started, active, ended, reason, *rest = row
-    messages, cost, keys = rest
+    messages, cost = rest
+    keys = tx.all("SELECT session_key FROM routes WHERE session_id = ? ORDER BY 1", session_id)
     return LineageSession(
         session_id=session_id,
         parent=parent,
@@ -77,7 +75,7 @@ def _session(tx: Transaction, row: Row, current: str | None) -> LineageSession:
         messages=messages,
         cost=cost,
         current=session_id == current,
-        keys=tuple(msgspec.json.decode(keys)),
+        keys=tuple(key for (key,) in keys),
         summary=_replacement(tx, no, parent) if kind == "compression" and parent else None,
     )
 
@@ -120,7 +118,7 @@ def _replaced(
         end = end if found is None or found[0] is None else found[0]
     first, last, count = tx.all(
         "SELECT min(id), max(id), count(*) FROM (SELECT id FROM all_messages "
-        "WHERE id BETWEEN ? AND ? AND live = 1 ORDER BY id LIMIT -1 OFFSET ?) AS rest",
+        f"WHERE id BETWEEN ? AND ? AND live = 1 ORDER BY id LIMIT {ALL_ROWS} OFFSET ?) AS rest",
         low, end - 1, kept,
     )[0]  # fmt: skip
     return first, last, count

@@ -165,7 +165,8 @@ def _wanted(calls: Iterable[StoredCall], *, whole: bool) -> set[int]:
 
 def _contents(tx: Transaction, numbers: Iterable[int]) -> dict[int, Content]:
     rows = tx.all(
-        "SELECT id, content, digest FROM contents WHERE id IN (SELECT value FROM json_each(?))",
+        "SELECT id, content, digest FROM contents "
+        "WHERE id IN (SELECT CAST(value AS BIGINT) FROM json_each(?))",
         codec.encode_json(sorted(numbers)),
     )
     return {number: Content(text, digest) for number, text, digest in rows}

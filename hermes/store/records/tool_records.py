@@ -154,8 +154,9 @@ def mark_shown(
     """
     times = at or {}
     tx.run_each(
-        "UPDATE approvals SET shown_after = max(asked_after, ?2, coalesce((SELECT max(id) "
-        "FROM inbox WHERE id > asked_after AND accepted_at < ?3), 0)) WHERE id = ?1 "
+        "UPDATE approvals SET shown_after = (SELECT max(n) FROM (SELECT asked_after AS n "
+        "UNION ALL SELECT ?2 UNION ALL SELECT max(id) FROM inbox "
+        "WHERE id > asked_after AND accepted_at < ?3) AS known WHERE ?2 IS NOT NULL) WHERE id = ?1 "
         "AND question IS NULL AND (shown_after IS NULL OR ?2 IS NULL)",
         [(number, after, times.get(number)) for number, after in shown.items()],
     )
@@ -208,12 +209,12 @@ def list_approvals(
     before.
     """
     ranges = [(prefix, prefix + LAST) for prefix in prefixes or ()]
-    asked = " OR ".join(["(asked_of >= ? AND asked_of < ?)"] * len(ranges)) or "0"
+    asked = " OR ".join(["(asked_of >= ? AND asked_of < ?)"] * len(ranges)) or "1 = 0"
     rows = tx.all(
         f"SELECT {_APPROVAL_COLUMNS} FROM approvals INDEXED BY approvals_open "
         "WHERE state IN ('pending', 'approved') AND state = 'pending' AND id > ? "
         "AND abs(asked_at - ?) < expires_at - asked_at "
-        f"AND ({'1' if prefixes is None else asked}) ORDER BY id LIMIT ?",
+        f"AND ({'1 = 1' if prefixes is None else asked}) ORDER BY id LIMIT ?",
         min(after, _MAX_ID), tx.now, *(end for each in ranges for end in each), limit,
     )  # fmt: skip
     return [_approval(tx, row) for row in rows]
@@ -275,7 +276,8 @@ def decide_approval(  # noqa: PLR0913 - the decision and the messages that belon
     # An approval restarts the time limit, so that a late one can still be used.
     changed = tx.run(
         f"UPDATE approvals SET state = ?1, decided_after = {_LATEST}, "
-        "expires_at = expires_at + iif(?1 = 'approved', max(?4 - asked_at, 0), 0) "
+        "expires_at = CASE WHEN ?1 = 'approved' AND asked_at < ?4 "
+        "THEN expires_at + (?4 - asked_at) ELSE expires_at END "
         "WHERE id = ?2 AND asked_of = ?3 AND state = 'pending' "
         "AND abs(asked_at - ?4) < expires_at - asked_at AND (?5 IS NULL OR shown_after < ?5)",
         state, min(approval_id, _MAX_ID), session_key, tx.now, before,

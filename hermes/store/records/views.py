@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import msgspec
+from collections.abc import Iterable, Mapping, Sequence
 
 from hermes.messages import (
     ConversationSettings,
@@ -31,6 +29,12 @@ _LIST = (
     "FROM routes r LEFT JOIN sessions s ON s.id = r.session_id "
     f"WHERE (s.no IS NOT NULL OR r.pending_title IS NOT NULL OR r.settings IS NOT NULL "
     f"OR {_OPEN} > 0)"
+)
+
+
+_USAGE_OF = (
+    "FROM usage u JOIN sessions s ON s.no = u.session_no "
+    "WHERE s.id IN (SELECT value FROM json_each(?))"
 )
 
 
@@ -145,18 +149,24 @@ def _open_message(row: InboxRow) -> OpenMessage:
 
 def conversation_stamps(tx: Transaction, session_keys: Sequence[str]) -> Mapping[str, str]:
     """Return a text for each of these keys that changes whenever its state does."""
+    keys = codec.encode_json(list(session_keys))
+    approvals: dict[str, list[int]] = {}
+    for key, number in tx.all(
+        "SELECT asked_of, id FROM approvals WHERE state = 'pending' AND expires_at > ? "
+        "AND asked_of IN (SELECT value FROM json_each(?)) ORDER BY id",
+        tx.now,
+        keys,
+    ):
+        approvals.setdefault(key, []).append(number)
     rows = tx.all(
-        "SELECT r.session_key, json_array(r.session_id, r.epoch, r.pending_title, r.settings, "
+        "SELECT r.session_key, r.session_id, r.epoch, r.pending_title, r.settings, "
         f"s.revision, s.rewrites, s.title, s.archived_at, {_OPEN}, "
-        "(SELECT max(i.id) FROM inbox i WHERE i.session_key = r.session_key AND i.state = 'open'), "
-        "(SELECT json_group_array(a.id) FROM approvals a WHERE a.asked_of = r.session_key "
-        "AND a.state = 'pending' AND a.expires_at > ?)) "
+        "(SELECT max(i.id) FROM inbox i WHERE i.session_key = r.session_key AND i.state = 'open') "
         "FROM routes r LEFT JOIN sessions s ON s.id = r.session_id "
         "WHERE r.session_key IN (SELECT value FROM json_each(?))",
-        tx.now,
-        codec.encode_json(list(session_keys)),
+        keys,
     )
-    return dict(rows)
+    return {row[0]: codec.encode_json([*row[1:], approvals.get(row[0], [])]) for row in rows}
 
 
 def usage_by_turn(tx: Transaction, session_key: str, *, limit: int = 100) -> list[TurnUsage]:
@@ -165,27 +175,34 @@ def usage_by_turn(tx: Transaction, session_key: str, *, limit: int = 100) -> lis
     if route is None:
         return []
     ids = lineage.get_compression_lineage(tx, route.session_id)
+    encoded = codec.encode_json(list(ids))
     rows = tx.all(
-        "SELECT u.turn_id, json_group_array(DISTINCT u.purpose), "
-        "json_group_array(DISTINCT u.model) FILTER (WHERE u.model IS NOT NULL), count(*), "
+        "SELECT u.turn_id, count(*), "
         "sum(u.input_tokens), sum(u.output_tokens), sum(u.cache_read_tokens), "
-        "sum(u.cache_write_tokens), sum(u.reasoning_tokens), total(u.cost), "
-        "sum(u.cost IS NULL), max(u.created_at) "
-        "FROM usage u JOIN sessions s ON s.no = u.session_no "
-        "WHERE s.id IN (SELECT value FROM json_each(?)) "
-        "GROUP BY u.turn_id ORDER BY max(u.id) DESC LIMIT ?",
-        codec.encode_json(list(ids)),
+        "sum(u.cache_write_tokens), sum(u.reasoning_tokens), coalesce(sum(u.cost), 0.0), "
+        "count(*) FILTER (WHERE u.cost IS NULL), max(u.created_at), min(u.id) "
+        f"{_USAGE_OF} GROUP BY u.turn_id ORDER BY max(u.id) DESC LIMIT ?",
+        encoded,
         limit,
     )
-    return [_turn_usage(row) for row in rows]
+    purposes: dict[int | None, set[str]] = {}
+    models: dict[int | None, set[str]] = {}
+    for turn_id, purpose, model in tx.all(
+        f"SELECT DISTINCT u.turn_id, u.purpose, u.model {_USAGE_OF} AND u.id >= ?",
+        encoded,
+        min((row[-1] for row in rows), default=0),
+    ):
+        purposes.setdefault(turn_id, set()).add(purpose)
+        models.setdefault(turn_id, set()).update([] if model is None else [model])
+    return [_turn_usage(row[:-1], purposes[row[0]], models[row[0]]) for row in rows]
 
 
-def _turn_usage(row: Row) -> TurnUsage:
-    turn_id, purposes, models, calls, *tokens, cost, unpriced, last_at = row
+def _turn_usage(row: Row, purposes: Iterable[str], models: Iterable[str]) -> TurnUsage:
+    turn_id, calls, *tokens, cost, unpriced, last_at = row
     return TurnUsage(
         turn_id=turn_id,
-        purposes=tuple(sorted(msgspec.json.decode(purposes))),
-        models=tuple(sorted(msgspec.json.decode(models))),
+        purposes=tuple(sorted(purposes)),
+        models=tuple(sorted(models)),
         calls=calls,
         input_tokens=tokens[0],
         output_tokens=tokens[1],
@@ -201,8 +218,9 @@ def _turn_usage(row: Row) -> TurnUsage:
 def outbox_lanes(tx: Transaction, limit: int = 200) -> list[LaneInfo]:
     """Return the chats that have undelivered replies, those that wait longest first."""
     rows = tx.all(
-        "SELECT lane, min(session_key), sum(state = 'pending'), sum(state = 'sending'), "
-        "max(attempts), sum(recovered) FROM outbox INDEXED BY outbox_open "
+        "SELECT lane, min(session_key), count(*) FILTER (WHERE state = 'pending'), "
+        "count(*) FILTER (WHERE state = 'sending'), max(attempts), sum(recovered) "
+        "FROM outbox INDEXED BY outbox_open "
         "WHERE state IN ('pending', 'sending') GROUP BY lane ORDER BY min(id) LIMIT ?",
         limit,
     )
