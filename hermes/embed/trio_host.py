@@ -11,7 +11,7 @@ from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime, open_actors
 from hermes.actors.session.agent_cache import close_agent
 from hermes.background import protected
-from hermes.config import AttachmentLimits, Config
+from hermes.config import MAX_WAL_BYTES, AttachmentLimits, Config
 from hermes.embed.agent import ReplyFunction, builder_for, default_spec
 from hermes.embed.transcriber import TranscribeFunction, as_transcriber
 from hermes.messages import CallRows, Hooks, RecordedCall
@@ -117,7 +117,10 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     open_worker: OpenWorker | None = None,
     vfs: str | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open a runtime on the SQLite file at `path`. Leaving the block drains it.
+    """Open a runtime on a database. Leaving the block drains it.
+
+    `path` is that of an SQLite file, or a URL of PostgreSQL (`postgresql://…`), which several
+    runtimes may use.
 
     - `agent` answers all conversations: an object with `async run(turn)`, or an async function of
       a turn that returns a text.
@@ -137,7 +140,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     - `redact` removes secrets from a text, before anything an agent says is stored or published.
     - `texts` replaces sentences that Hermes says to users, for example in another language.
     - `catalog` lists the agents that users may choose with `/model`, and their tools.
-    - `clock` provides time and randomness, `open_worker` and `vfs` open the database connections;
+    - `clock` provides time and randomness, `open_worker` and `vfs` open the connections to SQLite;
       they are meant for tests.
     - `hook_timeout` limits each hook; `sweep_interval` is the time between maintenance runs.
     - `force` opens a database that `hermes store copy` has moved to another one.
@@ -195,7 +198,7 @@ def _checked(config: object, texts: Texts) -> Config:
 class _StoreOptions(TypedDict):
     hook_timeout: float
     sweep_interval: float
-    max_wal_bytes: int
+    max_wal_bytes: int | None
     limits: AttachmentLimits
     open_worker: OpenWorker | None
     vfs: str | None
@@ -216,7 +219,7 @@ def _store_options(
     return {
         "hook_timeout": hook_timeout,
         "sweep_interval": sweep_interval,
-        "max_wal_bytes": config.max_wal_bytes,
+        "max_wal_bytes": None if config.max_wal_bytes == MAX_WAL_BYTES else config.max_wal_bytes,
         "limits": config.attachments,
         "open_worker": open_worker,
         "vfs": vfs,
