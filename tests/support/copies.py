@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import apsw
-import psycopg
 
 from hermes.config import is_database_url
 from hermes.store.choosing import side_of
 from hermes.store.copying.copy import move, snapshot
+from hermes.store.postgres.address import parse
+from hermes.store.postgres.driver import connect
 
 INDEX = ("search", "stems", "sqlite_")
 """Tables that are built from others."""
@@ -75,7 +76,7 @@ def _of_sqlite(path):
 
 
 def _of_postgres(url):
-    with psycopg.connect(url) as db:
+    with connect(parse(url)) as db:
         tables = db.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
         ).fetchall()

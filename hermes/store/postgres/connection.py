@@ -27,7 +27,7 @@ from hermes.store.engine import Progress
 from hermes.store.files.contents import FileContents
 from hermes.store.postgres import checks, errors, schema
 from hermes.store.postgres.address import Address
-from hermes.store.postgres.contents import NoContents
+from hermes.store.postgres.contents import RowContents
 from hermes.store.postgres.driver import Driver, connect
 from hermes.store.postgres.errors import NotCommittedError
 from hermes.store.postgres.transaction import PostgresTransaction
@@ -74,7 +74,7 @@ class PostgresConnection:
 
         Raises `StoreRefused`, or `StoreUnavailable` if the server cannot be reached now.
         """
-        self.blobs = NoContents()
+        self.blobs = self._contents = RowContents(lambda: connect(address), self.translate)
         self.limits = AttachmentLimits()
         self._address = address
         self._db: Driver | None = None
@@ -329,6 +329,7 @@ class PostgresConnection:
 
     def close(self) -> None:
         """Close the connection, and remove its row from `writers`."""
+        self._contents.close()
         db, self._db = self._db, None
         if db is None or db.closed:
             return

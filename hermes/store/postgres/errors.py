@@ -16,6 +16,7 @@ _CONFLICTS: Final = (
     pg.SerializationFailure,
     pg.DeadlockDetected,
     pg.ExclusionViolation,
+    pg.ForeignKeyViolation,  # a sweep has deleted the row, or somebody has just named it
 )
 _FULL: Final = (pg.DiskFull, pg.OutOfMemory)
 _DAMAGED: Final = (pg.DataCorrupted, pg.IndexCorrupted)

@@ -333,11 +333,29 @@ CREATE INDEX responses_of_session ON responses (session_id);
 CREATE INDEX unstored_responses ON responses (closed_at) WHERE stored = 0;
 """
 
+# The content of a blob is an upload that was placed (contents.py); NULL if it was lost before the
+# database was copied here. Chunks are not compressed, so that parts of one are read fast.
 FILES = """
+CREATE TABLE file_contents (
+  id text COLLATE "C" PRIMARY KEY,
+  holder bigint NOT NULL,
+  touched_at double precision NOT NULL,
+  hash text COLLATE "C"
+);
+CREATE INDEX file_contents_by_hash ON file_contents (hash) WHERE hash IS NOT NULL;
+CREATE INDEX file_contents_by_age ON file_contents (touched_at);
+CREATE TABLE file_chunks (
+  content_id text COLLATE "C" NOT NULL REFERENCES file_contents (id) ON DELETE CASCADE,
+  n bigint NOT NULL,
+  data bytea NOT NULL CHECK (octet_length(data) BETWEEN 1 AND 1048576),
+  PRIMARY KEY (content_id, n)
+);
+ALTER TABLE file_chunks ALTER COLUMN data SET STORAGE EXTERNAL;
 CREATE TABLE blobs (
   hash text COLLATE "C" PRIMARY KEY,
   size bigint NOT NULL,
-  created_at double precision NOT NULL
+  created_at double precision NOT NULL,
+  content_id text COLLATE "C" UNIQUE REFERENCES file_contents (id)
 );
 CREATE TABLE files (
   id text COLLATE "C" PRIMARY KEY,
