@@ -29,7 +29,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Area: TypeAlias = Literal["store", "plumbing", "session", "backlog"]
+Area: TypeAlias = Literal["store", "plumbing", "session", "backlog", "races"]
 Outcome: TypeAlias = Literal["caught", "survived", "timeout", "broken"]
 
 TESTS: Mapping[Area, tuple[str, ...]] = {
@@ -42,6 +42,7 @@ TESTS: Mapping[Area, tuple[str, ...]] = {
     ),
     "session": ("tests/unit/actors", "tests/runtime"),
     "backlog": ("tests/campaigns/test_backlogs.py",),
+    "races": ("tests/campaigns/test_postgres_races.py",),
 }
 """The tests of each area, used if the command line selects none."""
 CAUGHT: frozenset[Outcome] = frozenset({"caught", "timeout"})

@@ -49,7 +49,8 @@ class PostgresTransaction(Transaction):
 
     def all(self, sql: str, *values: Value) -> list[Row]:
         """Execute, and return all rows."""
-        return self._execute(sql, values).fetchall()
+        cursor = self._execute(sql, values)
+        return cursor.fetchall() if cursor.description else []
 
     def run(self, sql: str, *values: Value) -> int:
         """Execute, and return the number of changed rows."""

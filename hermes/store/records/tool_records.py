@@ -38,6 +38,7 @@ _OPEN_APPROVALS = (
 """One that is dated further ahead than it lasts was written with a clock that was wrong."""
 _LATEST = "(SELECT coalesce(max(id), 0) FROM inbox)"
 """The inbox id of the latest message. What is accepted later has a higher one."""
+_AFTER = "CAST(?2 AS bigint)"  # PostgreSQL must know the type of a value that may be NULL
 _IS_CALL = "turn_id = ? AND tool = ? AND arguments = ? AND ordinal = ?"
 
 
@@ -155,9 +156,9 @@ def mark_shown(
     times = at or {}
     tx.run_each(
         "UPDATE approvals SET shown_after = (SELECT max(n) FROM (SELECT asked_after AS n "
-        "UNION ALL SELECT ?2 UNION ALL SELECT max(id) FROM inbox "
-        "WHERE id > asked_after AND accepted_at < ?3) AS known WHERE ?2 IS NOT NULL) WHERE id = ?1 "
-        "AND question IS NULL AND (shown_after IS NULL OR ?2 IS NULL)",
+        f"UNION ALL SELECT {_AFTER} UNION ALL SELECT max(id) FROM inbox WHERE id > asked_after "
+        f"AND accepted_at < ?3) AS known WHERE {_AFTER} IS NOT NULL) WHERE id = ?1 "
+        f"AND question IS NULL AND (shown_after IS NULL OR {_AFTER} IS NULL)",
         [(number, after, times.get(number)) for number, after in shown.items()],
     )
 
@@ -279,7 +280,8 @@ def decide_approval(  # noqa: PLR0913 - the decision and the messages that belon
         "expires_at = CASE WHEN ?1 = 'approved' AND asked_at < ?4 "
         "THEN expires_at + (?4 - asked_at) ELSE expires_at END "
         "WHERE id = ?2 AND asked_of = ?3 AND state = 'pending' "
-        "AND abs(asked_at - ?4) < expires_at - asked_at AND (?5 IS NULL OR shown_after < ?5)",
+        "AND abs(asked_at - ?4) < expires_at - asked_at "
+        "AND (CAST(?5 AS bigint) IS NULL OR shown_after < ?5)",
         state, min(approval_id, _MAX_ID), session_key, tx.now, before,
     )  # fmt: skip
     if changed != 1:
