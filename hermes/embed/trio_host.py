@@ -31,7 +31,7 @@ from hermes.protocols import (
 from hermes.redaction import Redact
 from hermes.store import Clock, open_store
 from hermes.store.actor import SWEEP_INTERVAL
-from hermes.store.choosing import OpenWorker
+from hermes.store.engine import OpenWorker
 from hermes.store.hooks import HOOK_TIMEOUT
 from hermes.texts import ENGLISH, Texts
 from hermes.texts.checks import require_usable
@@ -140,8 +140,8 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     - `redact` removes secrets from a text, before anything an agent says is stored or published.
     - `texts` replaces sentences that Hermes says to users, for example in another language.
     - `catalog` lists the agents that users may choose with `/model`, and their tools.
-    - `clock` provides time and randomness, `open_worker` and `vfs` open the connections to SQLite;
-      they are meant for tests.
+    - `clock` provides time and randomness, `open_worker` opens connections, and `vfs` is SQLite's
+      interface to the file system; they are meant for tests.
     - `hook_timeout` limits each hook; `sweep_interval` is the time between maintenance runs.
     - `force` opens a database that `hermes store copy` has moved to another one.
 

@@ -28,10 +28,11 @@ from hermes.messages import (
 from hermes.protocols.cluster import Cluster
 from hermes.store.actor import MAX_WAITING, SWEEP_INTERVAL, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
-from hermes.store.choosing import OpenWorker, engine_of
+from hermes.store.choosing import engine_of
 from hermes.store.cluster.alone import Alone
 from hermes.store.conversations.search import unindexed
 from hermes.store.copying.sides import require_not_moved
+from hermes.store.engine import OpenWorker
 from hermes.store.files import blob_reading, staging
 from hermes.store.files.contents import SPARED
 from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
@@ -272,8 +273,8 @@ async def open_store(  # noqa: PLR0913
     checked for expiry every `sweep_interval` seconds. `limits` says what may be attached. With
     `force`, a database is opened that was moved to another one.
 
-    For SQLite only: messages are refused while the write-ahead log has `max_wal_bytes` or more.
     `open_worker` decides where SQL runs: in threads, or inline for tests (`hermes.testing.inline`).
+    For SQLite only: messages are refused while the write-ahead log has `max_wal_bytes` or more.
     `vfs` is the name of SQLite's interface to the file system.
 
     Raises `StoreInUse` if another runtime owns the file, and `StoreRefused` if it cannot be used as

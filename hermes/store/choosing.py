@@ -8,9 +8,9 @@ from pathlib import Path
 from hermes.config import is_database_url
 from hermes.errors import StoreRefused
 from hermes.store.copying.sides import Side
-from hermes.store.engine import Engine
+from hermes.store.engine import Engine, OpenWorker
 from hermes.store.sqlite.copies.side import SqliteSide
-from hermes.store.sqlite.engine import OpenWorker as OpenWorker, SqliteEngine
+from hermes.store.sqlite.engine import SqliteEngine
 
 
 def engine_of(
@@ -28,11 +28,11 @@ def engine_of(
         return SqliteEngine(
             Path(target), max_wal_bytes=max_wal_bytes, open_worker=open_worker, vfs=vfs
         )
-    given = {"max_wal_bytes": max_wal_bytes, "open_worker": open_worker, "vfs": vfs}
+    given = {"max_wal_bytes": max_wal_bytes, "vfs": vfs}
     for name, value in given.items():
         if value is not None:
             raise StoreRefused(f"{name} is an option for SQLite; leave it out with PostgreSQL")
-    return _postgres(str(target))
+    return _postgres(str(target), open_worker)
 
 
 def side_of(target: str) -> Side:
@@ -45,7 +45,7 @@ def side_of(target: str) -> Side:
     raise StoreRefused("a PostgreSQL database cannot be copied yet")
 
 
-def _postgres(url: str) -> Engine:
+def _postgres(url: str, open_worker: OpenWorker | None) -> Engine:
     try:
         from hermes.store.postgres.engine import PostgresEngine  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -54,4 +54,4 @@ def _postgres(url: str) -> Engine:
         raise StoreRefused(
             "PostgreSQL needs psycopg; install 'hermes-runtime[postgres]'"
         ) from error
-    return PostgresEngine(url)
+    return PostgresEngine(url, open_worker=open_worker)

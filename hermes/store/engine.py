@@ -146,6 +146,12 @@ class Worker(Protocol):
         ...
 
 
+class OpenWorker(Protocol):
+    """Opens a connection by calling `connect`, and returns its worker."""
+
+    async def __call__(self, connect: Callable[[], Connection], *, readonly: bool) -> Worker: ...
+
+
 @attrs.frozen
 class Connections:
     """The connections of one store.

@@ -31,7 +31,7 @@ from hermes.background import (
 )
 from hermes.errors import ActorStopped
 from hermes.forks import watch_forks
-from hermes.store.engine import Connection, Then
+from hermes.store.engine import Connection, Then, Worker
 
 R = TypeVar("R")
 
@@ -205,6 +205,12 @@ async def start_worker(connect: Callable[[], Connection]) -> ThreadWorker:
         thread.end()
         raise
     return ThreadWorker(thread, db)
+
+
+async def open_in_thread(connect: Callable[[], Connection], *, readonly: bool) -> Worker:
+    """Open a connection in a new thread."""
+    del readonly
+    return await start_worker(connect)
 
 
 @protected

@@ -8,15 +8,13 @@ It works with Trio's `MockClock`, and COMMIT can be made to fail.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import apsw
 import trio
 
-from hermes.store.engine import Connection, Then, Worker
+from hermes.store.engine import Connection, OpenWorker, Then, Worker
 from hermes.store.sqlite.connection import Database
-from hermes.store.sqlite.engine import OpenWorker
 
 R = TypeVar("R")
 
@@ -24,38 +22,33 @@ CommitFault: TypeAlias = Literal["busy", "full", "unknown-absent", "unknown-pres
 """How a COMMIT fails. After an `unknown` one, the data is or is not on disk."""
 
 
-class FaultyDatabase(Database):
-    """A connection that asks `faults` before each COMMIT whether and how it shall fail."""
+Faults: TypeAlias = Callable[[], CommitFault | None]
+"""Returns whether and how the next COMMIT shall fail."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        readonly: bool,
-        vfs: str | None,
-        faults: Callable[[], CommitFault | None],
-    ) -> None:
-        self._faults: Callable[[], CommitFault | None] = lambda: None
-        super().__init__(path, readonly=readonly, vfs=vfs)
-        self._faults = faults
 
-    def execute(self, statements: str, bindings: object = None, **options: object) -> apsw.Cursor:
-        """Execute the statements, or fail."""
-        fault = self._faults() if statements == "COMMIT" else None
-        match fault:
+def _with_faults(db: Connection, faults: Faults) -> None:
+    """Make a connection ask before each COMMIT."""
+    if not isinstance(db, Database):
+        raise TypeError("errors of COMMIT can be injected with SQLite only")
+    execute = db.execute
+
+    def execute_or_fail(statements: str, *bindings: Any, **options: Any) -> apsw.Cursor:
+        match faults() if statements == "COMMIT" else None:
             case None:
-                return super().execute(statements, bindings, **options)  # type: ignore[arg-type]
+                return execute(statements, *bindings, **options)
             case "busy":
                 raise apsw.BusyError("injected")
             case "full":
-                super().execute("ROLLBACK")
+                execute("ROLLBACK")
                 raise apsw.FullError("injected")
             case "unknown-absent":
-                super().execute("ROLLBACK")
+                execute("ROLLBACK")
                 raise apsw.IOError("injected before the commit")
             case "unknown-present":
-                super().execute("COMMIT")
+                execute("COMMIT")
                 raise apsw.IOError("injected after the commit")
+
+    db.execute = execute_or_fail  # type: ignore[method-assign]
 
 
 class InlineWorker:
@@ -78,16 +71,17 @@ class InlineWorker:
         self.db.close()
 
 
-def inline(faults: Callable[[], CommitFault | None] = lambda: None) -> OpenWorker:
+def inline(faults: Faults | None = None) -> OpenWorker:
     """Return an `open_worker` for `open_store` that opens connections without threads.
 
-    `faults` is called before each COMMIT of the writing connection.
+    `faults` is called before each COMMIT of the writing connection; for SQLite only.
     """
 
-    async def open_inline(path: Path, *, readonly: bool, vfs: str | None) -> Worker:
+    async def open_inline(connect: Callable[[], Connection], *, readonly: bool) -> Worker:
         await trio.lowlevel.checkpoint()
-        if readonly:
-            return InlineWorker(Database(path, readonly=True, vfs=vfs))
-        return InlineWorker(FaultyDatabase(path, readonly=False, vfs=vfs, faults=faults))
+        db = connect()
+        if faults is not None and not readonly:
+            _with_faults(db, faults)
+        return InlineWorker(db)
 
     return open_inline

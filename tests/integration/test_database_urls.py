@@ -15,7 +15,6 @@ from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import StoreRefused
 from hermes.store import SessionStore, open_store
 from hermes.store.choosing import engine_of
-from hermes.testing import inline
 
 SECRET = "s3cr3t-w0rd"
 URL = (
@@ -40,9 +39,7 @@ def test_a_url_is_recognized_and_shown_without_its_secrets(database, is_url, tex
     assert shown_database(database) == text
 
 
-@pytest.mark.parametrize(
-    "option", [{"vfs": "unix"}, {"max_wal_bytes": 1 << 20}, {"open_worker": inline()}]
-)
+@pytest.mark.parametrize("option", [{"vfs": "unix"}, {"max_wal_bytes": 1 << 20}])
 def test_an_option_of_sqlite_is_refused_with_a_url(option):
     [name] = option
     with pytest.raises(StoreRefused, match=f"^{name} is an option for SQLite; leave it out"):

@@ -106,12 +106,12 @@ class Held(trio.abc.Instrument):
         self.action()
         self.loop.call_soon(self.loop.call_soon, done.set)  # after what the action has caused
 
-    async def open_worker(self, path, **options):
+    async def open_worker(self, connect, **options):
         """Open a connection. The first one starts the count."""
         if not self.counting:
             self.counting = True
             trio.lowlevel.add_instrument(self)
-        return await open_in_thread(path, **options)
+        return await open_in_thread(connect, **options)
 
 
 async def cancelled_task(path, steps):

@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import trio
 
 from hermes.background import protected
 from hermes.errors import StoreRefused
-from hermes.store.engine import Connection, Connections, Worker
+from hermes.store.engine import Connection, Connections, OpenWorker, Worker
 from hermes.store.postgres.address import Address, parse
 from hermes.store.postgres.connection import PostgresConnection
 from hermes.store.transaction import Clock
-from hermes.store.worker import start_worker, watched
-
-CONNECTIONS: Final = 4
-"""Of a runtime: for writing, reading, long reads and searches."""
+from hermes.store.worker import open_in_thread, watched
 
 
 class PostgresEngine:
     """The engine for one PostgreSQL database, which must exist."""
 
     path: Path | None = None
-    threads: bool = True
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, open_worker: OpenWorker | None = None) -> None:
+        self.threads: bool = open_worker is None or open_worker is open_in_thread
+        self._open_worker: OpenWorker = open_worker or open_in_thread
         try:
             self._address: Address = parse(url)
         except ValueError as error:
@@ -52,8 +49,9 @@ class PostgresEngine:
         workers: list[Worker] = []
         async with watched():
             try:
-                while len(workers) < CONNECTIONS:
-                    workers.append(await start_worker(self._connect))
+                for readonly in (False, True, True, True):
+                    worker = await self._open_worker(self._connect, readonly=readonly)
+                    workers.append(worker)
                 writer, reader, browser, searcher = workers
                 yield Connections(writer, reader, browser, searcher, _nothing)
             finally:

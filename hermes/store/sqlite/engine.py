@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import apsw
 import trio
@@ -13,7 +13,7 @@ import trio
 from hermes.background import protected
 from hermes.config import MAX_WAL_BYTES
 from hermes.errors import StoreBusy, StoreFailed
-from hermes.store.engine import Connection, Connections, Worker
+from hermes.store.engine import Connection, Connections, OpenWorker, Worker
 from hermes.store.files.problems import cannot_open
 from hermes.store.sqlite import errors, file_lock
 from hermes.store.sqlite.connection import Database
@@ -21,18 +21,7 @@ from hermes.store.sqlite.guard import FileGuard
 from hermes.store.sqlite.opening import open_database
 from hermes.store.sqlite.runtime_lock import RuntimeLock
 from hermes.store.transaction import Clock
-from hermes.store.worker import run_in_thread, start_worker, watched
-
-
-class OpenWorker(Protocol):
-    """Opens a connection to the file and returns its worker."""
-
-    async def __call__(self, path: Path, *, readonly: bool, vfs: str | None) -> Worker: ...
-
-
-async def open_in_thread(path: Path, *, readonly: bool, vfs: str | None) -> Worker:
-    """Open a connection in a new thread."""
-    return await start_worker(lambda: Database(path, readonly=readonly, vfs=vfs))
+from hermes.store.worker import open_in_thread, run_in_thread, watched
 
 
 class SqliteEngine:
@@ -101,10 +90,8 @@ class SqliteEngine:
             try:
                 try:
                     for readonly in (False, True, True, True):
-                        worker = await self._open_worker(
-                            self._path, readonly=readonly, vfs=self._vfs
-                        )
-                        workers.append(worker)
+                        connect = partial(Database, self._path, readonly=readonly, vfs=self._vfs)
+                        workers.append(await self._open_worker(connect, readonly=readonly))
                 except apsw.Error as error:
                     raise errors.unreadable(self._path, error) from error
                 finally:
