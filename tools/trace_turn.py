@@ -50,7 +50,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "actors/runtime.py", "actors/intake.py", "actors/supervisor.py", "actors/commands.py",
         "actors/kernel/mailbox.py:Mailbox", "actors/context.py", "background.py", "config.py",
         "context.py", "embed/", "errors.py", "messages/", "retry.py", "sanitize.py",
-        "session_keys.py", "user_code.py",
+        "session_keys.py", "store/cluster/", "user_code.py",
     ),
     "session loop": ("actors/session/actor.py", "actors/session/inbox.py"),
     "turn": (
@@ -66,7 +66,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "other SQL": ("store/conversations/", "store/records/"),
     "recording": ("actors/recording/", "store/recordings/"),
     "group commit": (
-        "actors/kernel/", "store/actor.py", "store/async_store.py", "store/sqlite/connection.py",
+        "actors/kernel/", "store/actor.py", "store/async_store.py", "store/sqlite/",
         "store/files/", "store/group_commit.py", "store/transaction.py", "store/verbs.py",
         "store/verb_kinds.py", "store/worker.py",
     ),
@@ -90,7 +90,7 @@ NOT_COUNTED: Mapping[str, tuple[str, ...]] = {
         "StoredMessage",
     ),
     "event bus": ("TurnStarted", "TurnEnded"),
-    "group commit": ("Transaction",),
+    "group commit": ("SqliteTransaction",),
     "describes the agent": ("AgentSpec", "Snapshot", "Baseline"),
 }  # fmt: skip
 """Value types that are no form of the message itself."""

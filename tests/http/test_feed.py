@@ -51,12 +51,13 @@ class Feed:
     done: trio.Event = attrs.Factory(trio.Event)
     turn: object = None
     receipt: object = None
+    text: str = ""
 
     async def agent(self, turn):
         self.turn = turn
         self.started.set()
         await self.done.wait()
-        return turn.said
+        return self.text
 
     async def begin(self):
         self.receipt = await self.runtime.submit(Inbound(KEY, "e1", "hello"))
@@ -73,7 +74,7 @@ class Feed:
             self.turn.emit(TextDelta(text))
 
     async def end(self, text):
-        self.turn.said = text
+        self.text = text
         self.done.set()
         await self.runtime.wait(self.receipt)
 

@@ -14,8 +14,8 @@ import trio
 
 from hermes import open_runtime
 from hermes.embed import open_runtime_asyncio
+from hermes.store.sqlite.engine import open_in_thread
 from hermes.store.sqlite.runtime_lock import owner
-from hermes.store.worker import open_in_thread
 from tests.support.runtime import SECONDS
 
 MAX_STEPS = 2000

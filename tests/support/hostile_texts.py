@@ -196,7 +196,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "indexed text": search.indexed_text,
     "indexed arguments": _refusing(search._argument_texts),
     "search query": search.to_fts,
-    "search snippet": search._format_snippet,
+    "search snippet": search.format_snippet,
     "depth of JSON": codec.is_too_deep,
 }
 """Every function that reads a text which others have written, by what it does."""

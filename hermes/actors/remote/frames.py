@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -74,5 +74,5 @@ class Missing(msgspec.Struct, frozen=True, tag="missing"):
 
 Frame: TypeAlias = Published | Listening | Missing
 
-encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(list[Frame]).decode
+encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+decode: Callable[[bytes | str], list[Frame]] = msgspec.json.Decoder(list[Frame]).decode

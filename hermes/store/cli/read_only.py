@@ -43,7 +43,9 @@ class ReadOnlyStore(SessionStore):
     """A store without the verbs that write: they raise `StoreRefused`. Nothing is created."""
 
     def __init__(self, path: Path) -> None:
-        self.label, self.path, self._path = str(path), path, path
+        self.label: str = str(path)
+        self.path: Path | None = path
+        self._path = path
         self._clock = Clock()
         self._lock = threading.RLock()
         self._stack = ExitStack()

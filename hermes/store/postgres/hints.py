@@ -65,7 +65,7 @@ class PostgresHints:
         """Set at the next connection."""
         self.lost: int = 0
         """Hints that were not sent, because too many waited."""
-        self.ended = trio.Event()
+        self.ended: trio.Event = trio.Event()
         """Set when the thread has closed its connection."""
         self._lock = threading.Lock()
         """Held for each change of what follows."""

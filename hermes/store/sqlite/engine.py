@@ -109,9 +109,9 @@ class SqliteEngine:
     def _prepare_writer(self, writer: Connection, first: Database, guard: FileGuard) -> None:
         assert isinstance(writer, Database)
         writer.check = guard.check
-        writer.limit_log(self._max_wal_bytes)
         if first.stamp is not None:
             first.stamp.db, writer.stamp = writer, first.stamp
+        writer.limit_log(self._max_wal_bytes)  # the first checkpoint is due at once with a stamp
 
     @trio.lowlevel.enable_ki_protection
     async def _open_first(self, clock: Clock) -> tuple[Database, FileGuard]:

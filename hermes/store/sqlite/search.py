@@ -7,7 +7,7 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import apsw
@@ -62,9 +62,9 @@ def install(db: apsw.Connection) -> None:
     db.create_scalar_function("hermes_tools", indexed_tools, 1, flags=flags)  # type: ignore[arg-type]
 
 
-has_all_forms = word_forms.is_complete
-forms_left = word_forms.remaining
-forms_step = word_forms.add_step
+has_all_forms: Callable[[Transaction], bool] = word_forms.is_complete
+forms_left: Callable[[Transaction], int] = word_forms.remaining
+forms_step: Callable[[Transaction], int] = word_forms.add_step
 
 
 def indexed_text(text: str | None) -> str | None:
