@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from hermes.store.postgres.hints import MAX_SIZE, PostgresHints, channel, open_hints
+from tests.support.postgres_databases import plain
 
 LONG = "é'\\ \"{}\n" * 15_000
 
@@ -42,7 +43,7 @@ async def listening(hints: PostgresHints, times: int = 1) -> None:
 @pytest.fixture
 def connect(empty_database):
     return functools.partial(
-        psycopg.connect, empty_database, autocommit=True, cursor_factory=psycopg.RawCursor
+        psycopg.connect, plain(empty_database), autocommit=True, cursor_factory=psycopg.RawCursor
     )
 
 
