@@ -596,11 +596,12 @@ export function startRouter(table, element, onRoute = () => {}) {
 
 /** Go to a route, such as `/settings`. */
 export function go(path, { replace = false } = {}) {
-  if (!replace) location.hash = path;
-  else {
-    history.replaceState(null, "", `#${path}`);
-    dispatchEvent(new HashChangeEvent("hashchange"));
-  }
+  const address = `#${path}`;
+  if (replace) history.replaceState(null, "", address);
+  else if (location.hash === address) return;
+  else history.pushState(null, "", address);
+  // At once: what is typed next must not go to the view that is left.
+  dispatchEvent(new HashChangeEvent("hashchange"));
 }
 
 /** Return a route from its parts, percent-encoded. */
