@@ -121,6 +121,26 @@ def test_a_tab_that_reads_no_more_leaves_the_others_alone(context, web):
     has(first)
 
 
+def test_what_was_read_once_is_not_new_in_a_later_attempt(context, web):
+    """A tab that takes an old frame for a new one asks the server again, without an end."""
+    tab, other = subscriber(context, web, events("a")), blank_page(context, web)
+    is_live(tab)
+    other.evaluate("""() => {
+      window.posted = [];
+      window.channel = new BroadcastChannel(`hermes ${location.origin}/`);
+      window.channel.onmessage = ({ data }) => data.frame && window.posted.push(data);
+    }""")
+    say(context, web, "one")
+    other.wait_for_function("posted.some(({ frame }) => frame.kind === 'turn_ended')")
+    asked = []
+    tab.on("request", lambda request: asked.append(request.url))
+    other.evaluate("for (const each of posted) channel.postMessage(each)")
+    say(context, web, "two")
+    has(tab, "one", "two")
+    is_live(tab)
+    assert asked == []
+
+
 def test_the_browser_catches_up_after_a_restart_of_the_server(path, new_context, problems):
     problems.expect(LOST)
     with web_server(path) as web:

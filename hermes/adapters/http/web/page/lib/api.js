@@ -209,7 +209,7 @@ function refused(stream, { status }) {
 // Frames
 
 const number = (id) => Number(id.slice(id.lastIndexOf(".") + 1));
-const origin = (id) => id.slice(0, id.lastIndexOf("."));
+const origin = (id) => id.split(".", 2).join("."); // an attempt changes, and numbers only grow
 const isNew = (id, last) => !last || origin(id) !== origin(last) || number(id) > number(last);
 
 /** Take a frame that was posted, or read by this tab. */
