@@ -13,12 +13,21 @@ async ([module, path]) => {
     ...data.waiting.map((message) => message.text),
   ];
   const shown = document.body.dataset;
-  let texts = [], resets = 0;
+  let texts = [], resets = 0, waiting = new Set();
   const states = [];
   const show = () => Object.assign(shown, { texts: texts.join(), resets, states: states.join() });
   window.unsubscribe = subscribe(path, {
-    onReset(data) { texts = inputs(data); resets += 1; show(); },
-    onEvent(kind, data) { if (kind === "message_accepted") texts.push(data.event.text); show(); },
+    onReset(data) {
+      texts = inputs(data);
+      waiting = new Set(data.waiting.map((message) => message.inbox_id));
+      resets += 1;
+      show();
+    },
+    onEvent(kind, { event }) {
+      // A message that waited when the state was read may be announced after it.
+      if (kind === "message_accepted" && !waiting.delete(event.inbox_id)) texts.push(event.text);
+      show();
+    },
     onState(state, text) { shown.state = state; states.push(text); show(); },
   });
 }
