@@ -22,11 +22,11 @@ import attrs
 import trio
 
 from hermes import CompressionConfig, Config, Inbound, Source, TurnResult
+from hermes.actors.cluster.recovery import PAGE as KEY_PAGE
 from hermes.actors.delivery.lane import MAX_ROWS
 from hermes.actors.runtime import open_actors
 from hermes.actors.session.inbox import CAPACITY
 from hermes.actors.session.state import PAGE as MESSAGE_PAGE
-from hermes.actors.supervisor import PAGE as KEY_PAGE
 from hermes.embed.agent import default_spec
 from hermes.messages import TurnCommit
 from hermes.outbound import outbox_rows
