@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hermes.config import is_database_url
@@ -42,16 +44,25 @@ def side_of(target: str) -> Side:
     """
     if not is_database_url(target):
         return SqliteSide(Path(target))
-    raise StoreRefused("a PostgreSQL database cannot be copied yet")
+    with _driver_required():
+        from hermes.store.postgres.copies import PostgresSide  # noqa: PLC0415 - an extra
+    return PostgresSide(target)
 
 
 def _postgres(url: str, open_worker: OpenWorker | None) -> Engine:
-    try:
+    with _driver_required():
         from hermes.store.postgres.engine import PostgresEngine  # noqa: PLC0415 - an extra
+    return PostgresEngine(url, open_worker=open_worker)
+
+
+@contextmanager
+def _driver_required() -> Iterator[None]:
+    """Raise `StoreRefused` if an import in the block needs psycopg, and it is not installed."""
+    try:
+        yield
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] != "psycopg":
             raise
         raise StoreRefused(
             "PostgreSQL needs psycopg; install 'hermes-runtime[postgres]'"
         ) from error
-    return PostgresEngine(url, open_worker=open_worker)

@@ -21,17 +21,24 @@ from hermes.store.copying.snapshots import NOTE
 from hermes.store.copying.tables import TABLES
 from tests.support.copies import CLOCKS, ENGINE, INDEX, content, copied, snapshotted
 
-PAIRS = [("sqlite", "sqlite")]
+PAIRS = [
+    ("sqlite", "sqlite"),
+    ("sqlite", "postgres"),
+    ("postgres", "sqlite"),
+    ("postgres", "postgres"),
+]
 KEYS = ("telegram:1", "telegram:2", "web:é")
 DAY = 86_400.0
 
 
 @pytest.fixture
-def new_database(tmp_path):
+def new_database(tmp_path, request):
     """Return a new database of an engine, as `SessionStore` takes it."""
     numbers = iter(range(100))
 
     def new(kind):
+        if kind == "postgres":
+            return request.getfixturevalue("postgres").create()
         return tmp_path / f"{next(numbers)}.db"
 
     return new
@@ -166,7 +173,7 @@ def test_ids_continue_above_all_that_were_given(pair, world):
         assert store.snapshot(lambda tx: tx.one("SELECT max(no) FROM sessions"))[0] == last + 1
 
 
-def test_no_runtime_opens_what_was_moved_unless_it_is_forced(pair, world):
+def test_no_runtime_opens_what_was_moved_unless_it_is_forced(pair, new_database, world):
     source, target = pair
     fill(source, world, 5)
     copied(source, target, world.clock)
@@ -177,7 +184,7 @@ def test_no_runtime_opens_what_was_moved_unless_it_is_forced(pair, world):
     )
     assert refusal_of_runtime(source, world, force=True) is None
     with pytest.raises(StoreRefused, match="was moved to"):
-        copied(source, f"{target}2", world.clock)
+        copied(source, new_database("sqlite"), world.clock)
     assert refusal_of_runtime(target, world) is None
 
 
@@ -326,7 +333,7 @@ def test_an_interrupted_snapshot_starts_again(pair, world):
 # The command
 
 
-def test_the_command_reports_what_it_has_copied(pair, world, capsys):
+def test_the_command_reports_what_it_has_copied(pair, new_database, world, capsys):
     source, target = pair
     before = content(fill(source, world))
     assert main(["copy", str(source), str(target)]) == 0
@@ -335,7 +342,8 @@ def test_the_command_reports_what_it_has_copied(pair, world, capsys):
     assert "opens it with --force only" in said
     assert main(["copy", str(source), str(target), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["done_before"]
-    assert main(["copy", str(target), f"{target}.2", "--snapshot", "--json"]) == 0
+    other = str(new_database("sqlite"))
+    assert main(["copy", str(target), other, "--snapshot", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     rows = {table["name"]: table["rows"] for table in report["tables"]}
     assert (report["snapshot"], rows["messages"]) == (True, len(before["messages"]))

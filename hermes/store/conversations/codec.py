@@ -74,6 +74,11 @@ def encode_json(value: object) -> str:
         encoded = _ENCODER.encode(value).decode()
     except UnicodeEncodeError:
         encoded = scrub(json.dumps(msgspec.to_builtins(value), ensure_ascii=False))
+    return without_nul_escape(encoded)
+
+
+def without_nul_escape(encoded: str) -> str:
+    """Return JSON text with the escape sequence of U+0000 replaced."""
     return _NUL.sub("\\1\ufffd", encoded) if "\\u0000" in encoded else encoded
 
 

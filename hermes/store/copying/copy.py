@@ -26,7 +26,6 @@ from hermes.store.copying.tables import (
     Checksum,
     Table,
     next_limit,
-    without_nul,
 )
 from hermes.store.engine import Connection
 from hermes.store.files.contents import CHUNK, FileContents
@@ -210,15 +209,15 @@ class _Copy:
     def _copy_rows(self, table: Table, pages: Iterator[list[Row]]) -> None:
         done = 0
         for page in pages:
-            rows = self._clean(page)
+            rows = self._clean(table, page)
             self._write(partial(table.insert, rows=rows))
             done += len(rows)
             self.report(table.name, done)
 
-    def _clean(self, rows: list[Row]) -> list[Row]:
+    def _clean(self, table: Table, rows: list[Row]) -> list[Row]:
         if self.target.keeps_nul:
             return rows
-        cleaned, replaced = without_nul(rows)
+        cleaned, replaced = table.without_nul(rows)
         self._replaced += replaced
         return cleaned
 
@@ -312,7 +311,7 @@ class _Copy:
         for table in TABLES:
             ours, theirs = Checksum(), Checksum()
             for page in table.pages(tx):
-                ours.add(page if self.target.keeps_nul else without_nul(page)[0])
+                ours.add(page if self.target.keeps_nul else table.without_nul(page)[0])
             for page in table.pages(copied):
                 theirs.add(page)
             if (ours.rows, ours.digest) != (theirs.rows, theirs.digest):

@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 import msgspec
 
+from hermes.store.conversations import codec
 from hermes.store.transaction import Row, Transaction, Value
 
 COPY_MARK: Final = "copy"
@@ -40,6 +41,8 @@ class Table:
     """Columns that are not copied, each with the SQL of what the copy has instead."""
     where: str = ""
     """The rows that are copied."""
+    json: tuple[str, ...] = attrs.field(default="", converter=_words)
+    """Columns with JSON that the server reads."""
 
     def pages(self, tx: Transaction, after: Row | None = None) -> Iterator[list[Row]]:
         """Yield the rows after this key, in the order of their keys, some at a time."""
@@ -65,6 +68,20 @@ class Table:
     def key_of(self, row: Row) -> Row:
         """Return the key of a row."""
         return tuple(row[self.columns.index(name)] for name in self.key)
+
+    def without_nul(self, rows: Sequence[Row]) -> tuple[list[Row], int]:
+        """Return rows as PostgreSQL stores them, and how many texts had to be changed.
+
+        U+0000 becomes U+FFFD, in JSON also the escape sequence. Only old rows have one.
+        """
+        in_json = [name in self.json for name in self.columns]
+        found = [tuple(map(_without_nul, row, in_json)) for row in rows]
+        changed = sum(
+            one is not other
+            for row, cleaned in zip(rows, found, strict=True)
+            for one, other in zip(row, cleaned, strict=True)
+        )
+        return found, changed
 
     def last(self, tx: Transaction) -> Row | None:
         """Return the last key of the table, or None if it is empty."""
@@ -104,21 +121,12 @@ class Checksum:
         return self._hash.hexdigest()
 
 
-def without_nul(rows: Sequence[Row]) -> tuple[list[Row], int]:
-    """Return rows as PostgreSQL stores them, and how many texts had to be changed.
-
-    U+0000 becomes U+FFFD. Only old rows have one.
-    """
-    changed = 0
-
-    def clean(value: Value) -> Value:
-        nonlocal changed
-        if isinstance(value, str) and "\0" in value:
-            changed += 1
-            return value.replace("\0", "\ufffd")
+def _without_nul(value: Value, in_json: bool) -> Value:
+    if not isinstance(value, str):
         return value
-
-    return [tuple(map(clean, row)) for row in rows], changed
+    if "\0" in value:
+        value = value.replace("\0", "\ufffd")
+    return codec.without_nul_escape(value) if in_json else value
 
 
 def _size(row: Row) -> int:
@@ -142,6 +150,7 @@ TABLES: Final = (
         "messages",
         "id",
         "id role content created_at platform_message_id live extra compacted",
+        json="extra",
     ),
     Table(
         "leases",
@@ -161,12 +170,14 @@ TABLES: Final = (
         "id",
         "id platform account event_id scope digest session_key session_id epoch body accepted_at "
         "state attempts closed_at note turn_id reply",
+        json="body reply",
     ),
     Table(
         "outbox",
         "id",
         "id session_key turn_id lane body state attempts recovered created_at closed_at note "
         "parts_sent",
+        json="body",
     ),
     Table(
         "boundaries",

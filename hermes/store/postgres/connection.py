@@ -22,7 +22,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from hermes.config import AttachmentLimits
-from hermes.errors import StoreBusy, StoreRefused, StoreUnavailable
+from hermes.errors import StoreBusy, StoreRefused
 from hermes.store.engine import Progress
 from hermes.store.files.contents import FileContents
 from hermes.store.postgres import checks, errors, schema
@@ -69,11 +69,15 @@ class PostgresConnection:
     log_limit: int = 0
     checkpoint_due: bool = False
 
-    def __init__(self, address: Address) -> None:
+    def __init__(
+        self, address: Address, prepare: Callable[[Driver, str], None] = schema.migrate
+    ) -> None:
         """Connect at once, so that what is wrong with the address or the server is known.
 
+        `prepare` is called with each new connection of the driver and the label of the database.
         Raises `StoreRefused`, or `StoreUnavailable` if the server cannot be reached now.
         """
+        self._prepare = prepare
         self.blobs = self._contents = RowContents(lambda: connect(address), self.translate)
         self.limits = AttachmentLimits()
         self._address = address
@@ -95,9 +99,7 @@ class PostgresConnection:
         try:
             self._db = self._open()
         except psycopg.Error as error:
-            if errors.is_refusal(error):
-                raise errors.refused(error, address.label) from error
-            raise StoreUnavailable(self._away(error)) from error
+            raise errors.unreachable(error, address.label) from error
 
     @property
     def check(self) -> Callable[[], None]:
@@ -110,7 +112,7 @@ class PostgresConnection:
         db = connect(self._address)
         try:
             self._ahead = checks.require_usable(db, self._address) - time.time()
-            schema.migrate(db, self._address.label)
+            self._prepare(db, self._address.label)
         except BaseException:
             db.close()
             raise

@@ -11,6 +11,7 @@ import trio
 from hermes.background import protected
 from hermes.errors import StoreRefused
 from hermes.store.engine import Connection, Connections, OpenWorker, Worker
+from hermes.store.postgres import claims
 from hermes.store.postgres.address import Address, parse
 from hermes.store.postgres.connection import PostgresConnection
 from hermes.store.transaction import Clock
@@ -34,6 +35,9 @@ class PostgresEngine:
     def _connect(self) -> PostgresConnection:
         return PostgresConnection(self._address)
 
+    def _connect_writer(self) -> PostgresConnection:
+        return PostgresConnection(self._address, claims.open_for_runtime)
+
     @contextmanager
     def connect(self, clock: Clock) -> Iterator[Connection]:
         """Open one connection."""
@@ -50,8 +54,8 @@ class PostgresEngine:
         async with watched():
             try:
                 for readonly in (False, True, True, True):
-                    worker = await self._open_worker(self._connect, readonly=readonly)
-                    workers.append(worker)
+                    connect = self._connect if readonly else self._connect_writer
+                    workers.append(await self._open_worker(connect, readonly=readonly))
                 writer, reader, browser, searcher = workers
                 yield Connections(writer, reader, browser, searcher, _nothing)
             finally:

@@ -8,7 +8,14 @@ from typing import Final
 import psycopg
 from psycopg import errors as pg
 
-from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreRefused
+from hermes.errors import (
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
 from hermes.store.postgres.driver import Driver
 
 _CONFLICTS: Final = (
@@ -69,6 +76,13 @@ def translate(error: Exception, label: str, undone: str) -> Exception:
 def refused(error: psycopg.Error, label: str) -> StoreRefused:
     """Return the sentence for a server that does not accept the user."""
     return StoreRefused(f"the server does not let us use {label}: {reason(error)}")
+
+
+def unreachable(error: psycopg.Error, label: str) -> StoreRefused:
+    """Return the error for a server that could not be connected to, now or ever."""
+    if is_refusal(error):
+        return refused(error, label)
+    return StoreUnavailable(f"{label} cannot be reached ({reason(error)})")
 
 
 def reason(error: psycopg.Error) -> str:

@@ -5,6 +5,8 @@ A released migration is never edited. A change of the schema adds one here and o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hermes.errors import StoreRefused
 from hermes.store.postgres.driver import Driver
 from hermes.store.postgres.tables import ACCESS, CONVERSATIONS, FILES, RUNTIME
@@ -68,47 +70,97 @@ END $$;
 
 MIGRATIONS: tuple[str, ...] = (CONVERSATIONS + RUNTIME + ACCESS + FILES + TRIGGERS + WRITERS,)
 
+STORE, COPY = "hermes_schema", "hermes_copy"
+"""The table with the version: of a store, and of an incomplete copy of one, which nothing else
+opens. It becomes a store when that table gets the other name."""
+
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('hermes schema', 0))"
+_OURS = "relnamespace = current_schema()::regnamespace"
 _TABLES = (
-    "SELECT count(*), count(*) FILTER (WHERE relname = 'hermes_schema') FROM pg_class "
-    "WHERE relkind IN ('r', 'p', 'v', 'm', 'f') AND relnamespace = current_schema()::regnamespace"
+    f"SELECT coalesce(array_agg(relname::text), '{{}}') FROM pg_class "
+    f"WHERE relkind IN ('r', 'p', 'v', 'm', 'f') AND {_OURS}"
 )
-_CREATE = (
-    "CREATE TABLE hermes_schema (version bigint NOT NULL); INSERT INTO hermes_schema VALUES (0)"
+_WITH_TRIGGERS = (
+    "SELECT DISTINCT relname::text FROM pg_class c JOIN pg_trigger t ON t.tgrelid = c.oid "
+    f"WHERE NOT t.tgisinternal AND {_OURS} ORDER BY 1"
 )
 
 
 def migrate(db: Driver, label: str) -> None:
     """Create the tables in an empty database, or bring those of an older version up to date.
 
-    Raises `StoreRefused` if the database has a newer schema or tables of another program; nothing
-    is changed then.
+    Raises `StoreRefused` if the database has a newer schema, an incomplete copy, or tables of
+    another program; nothing is changed then.
     """
-    if _version(db, label) == len(MIGRATIONS):
+    _migrate(db, label, STORE)
+
+
+def open_copy(db: Driver, label: str) -> None:
+    """Create the tables of an incomplete copy, or open one; no triggers run in it.
+
+    Raises `StoreRefused` if the database is something else.
+    """
+    _migrate(db, label, COPY)
+    for table in tables_with_triggers(db):
+        db.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER", prepare=False)
+
+
+def require_store(db: Driver, label: str) -> None:
+    """Raise `StoreRefused` if there is no store, or if it needs a migration."""
+    version = stored_version(db, label)
+    if not version:
+        raise StoreRefused(f"{label} has no store; name a database that has one")
+    if version < len(MIGRATIONS):
+        raise StoreRefused(
+            f"{label} has schema {version}, but this version of Hermes needs {len(MIGRATIONS)}; "
+            "run: hermes store migrate"
+        )
+
+
+def stored_version(db: Driver, label: str) -> int:
+    """Return the version of the schema of a store; 0 in an empty database."""
+    return _version(db, label, STORE)
+
+
+def tables_with_triggers(db: Driver) -> list[str]:
+    """Return the names of the tables that have triggers."""
+    return [name for (name,) in db.execute(_WITH_TRIGGERS).fetchall()]
+
+
+def _migrate(db: Driver, label: str, kind: str) -> None:
+    if _version(db, label, kind) == len(MIGRATIONS):
         return
     with db.transaction():
         db.execute(_LOCK)  # another process may be doing the same
-        version = _version(db, label)
+        version = _version(db, label, kind)
         for statements in MIGRATIONS[version:]:
             db.execute(statements, prepare=False)
         if not version:
-            db.execute(_CREATE, prepare=False)
-        db.execute("UPDATE hermes_schema SET version = $1", [len(MIGRATIONS)])
+            db.execute(f"CREATE TABLE {kind} (version bigint NOT NULL)", prepare=False)
+            db.execute(f"INSERT INTO {kind} VALUES (0)", prepare=False)
+        db.execute(f"UPDATE {kind} SET version = $1", [len(MIGRATIONS)])
 
 
-def _version(db: Driver, label: str) -> int:
-    """Return how many migrations the database has. Raises `StoreRefused`."""
-    [(tables, known)] = db.execute(_TABLES).fetchall()
-    if not known:
-        if tables:
-            raise StoreRefused(
-                f"{label} has tables of another program; create an empty database for Hermes"
-            )
-        return 0
-    [(version,)] = db.execute("SELECT version FROM hermes_schema").fetchall()
+def _version(db: Driver, label: str, kind: str) -> int:
+    """Return how many migrations the database has. Raises `StoreRefused` if it is not a `kind`."""
+    [(tables,)] = db.execute(_TABLES).fetchall()
+    if kind not in tables:
+        if not tables:
+            return 0
+        raise StoreRefused(f"{label} {_other_kind(tables)}")
+    [(version,)] = db.execute(f"SELECT version FROM {kind}").fetchall()
     if version > len(MIGRATIONS):
         raise StoreRefused(
             f"{label} has schema {version}, and this version of Hermes knows {len(MIGRATIONS)}; "
             "use the newer version"
         )
     return int(version)
+
+
+def _other_kind(tables: Sequence[str]) -> str:
+    """Return what a database is that cannot be used."""
+    if COPY in tables:
+        return "is an incomplete copy; complete it with `hermes store copy`, or drop the database"
+    if STORE in tables:
+        return "has a store already; choose another database for the copy"
+    return "has tables of another program; create an empty database for Hermes"

@@ -1,0 +1,63 @@
+"""Locks that keep runtimes away from a database while `hermes store copy` uses it.
+
+Each runtime shares an advisory lock, on the connection that writes; a copy has it alone. The server
+releases it when the connection ends, however that happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import psycopg
+
+from hermes.errors import StoreBusy, StoreInUse
+from hermes.store.postgres import schema
+from hermes.store.postgres.address import Address
+from hermes.store.postgres.driver import Driver, connect
+
+_KEY: Final = "1212502605, 1"
+"""Two numbers, so that it is no key of other locks, which have one."""
+_SHARE: Final = f"SELECT pg_try_advisory_lock_shared({_KEY})"
+_TAKE: Final = f"SELECT pg_try_advisory_lock({_KEY})"
+
+
+def open_for_runtime(db: Driver, label: str) -> None:
+    """Prepare a connection of a runtime: create or migrate the tables, and share the lock.
+
+    Raises `StoreInUse` during a copy.
+    """
+    if not _is_taken(db, _SHARE):
+        raise StoreInUse(f"{label} is being copied; start again when the copy is complete")
+    schema.migrate(db, label)
+
+
+@contextmanager
+def alone(address: Address) -> Iterator[Callable[[], None]]:
+    """Keep runtimes and other copies away during the block. Raises `StoreInUse` if there are some.
+
+    Yields a function that raises `StoreBusy` if the lock was lost.
+    """
+    db = connect(address)
+    try:
+        if not _is_taken(db, _TAKE):
+            raise StoreInUse(
+                f"{address.label} is in use by a runtime or another copy; stop all runtimes first"
+            )
+
+        def check() -> None:
+            try:
+                db.execute("SELECT 1")
+            except psycopg.Error as error:
+                text = f"the connection to {address.label} was lost; run the same command again"
+                raise StoreBusy(text) from error
+
+        yield check
+    finally:
+        db.close()
+
+
+def _is_taken(db: Driver, sql: str) -> bool:
+    [(taken,)] = db.execute(sql).fetchall()
+    return bool(taken)
