@@ -6,12 +6,14 @@ import json
 import random
 import subprocess
 import sys
+from urllib.parse import quote
 
 import apsw
 import pytest
 import trio
 
-from hermes.errors import StoreInUse, StoreRefused
+from hermes.config import is_database_url
+from hermes.errors import StoreBusy, StoreInUse, StoreRefused
 from hermes.messages import Attachment, Inbound, Message, Outbound, Token, TurnCommit
 from hermes.store import SessionStore, open_store
 from hermes.store.__main__ import main
@@ -19,7 +21,18 @@ from hermes.store.choosing import side_of
 from hermes.store.copying.copy import move
 from hermes.store.copying.snapshots import NOTE
 from hermes.store.copying.tables import TABLES
-from tests.support.copies import CLOCKS, ENGINE, INDEX, content, copied, snapshotted
+from hermes.store.group_commit import commit_one
+from hermes.store.postgres.address import parse
+from hermes.store.postgres.driver import connect
+from tests.support.copies import (
+    CLOCKS,
+    ENGINE,
+    INDEX,
+    OF_POSTGRES,
+    content,
+    copied,
+    snapshotted,
+)  # fmt: skip
 
 PAIRS = [
     ("sqlite", "sqlite"),
@@ -99,6 +112,8 @@ def fill(database, world, size=40):
 
 def usable(database, world):
     """Check a database that was copied, and use it."""
+    if is_database_url(database):
+        assert rows_of(database, "SELECT count(*) FROM pg_trigger WHERE tgenabled = 'D'") == [(0,)]
     with SessionStore(database, clock=world.clock) as store:
         assert store.integrity_check(full=True) == []
         assert store.check_search() is None
@@ -106,6 +121,17 @@ def usable(database, world):
         accepted = store.accept(Inbound(KEYS[0], "after", "hello"))
         answer(store, accepted, "seen after")
         assert store.search_messages("after")
+
+
+def rows_of(database, sql):
+    """Return the rows of a statement on a server."""
+    with connect(parse(database)) as db:
+        return db.execute(sql).fetchall()
+
+
+def with_setting(database, setting):
+    """Return the URL of a database, with a setting of the server for its connections."""
+    return f"{database}&options={quote(f'-c {setting}')}"
 
 
 def refusal(database, world):
@@ -211,7 +237,7 @@ def test_a_source_that_a_runtime_uses_is_not_moved(pair, world):
     copied(source, target, world.clock)
 
 
-@pytest.mark.parametrize("pages", range(0, 16, 3))
+@pytest.mark.parametrize("pages", [0, 3, 12])
 def test_an_incomplete_copy_opens_nowhere_and_is_completed(pair, pages, world):
     source, target = pair
     before = content(fill(source, world))
@@ -236,6 +262,103 @@ def test_a_source_that_has_changed_meanwhile_is_copied_again(pair, world):
     copied(source, target, world.clock)
     assert content(target) == before
     usable(target, world)
+
+
+def test_a_store_comes_back_from_postgresql_as_it_was(new_database, world):
+    first, server, last = map(new_database, ("sqlite", "postgres", "sqlite"))
+    before = content(fill(first, world))
+    reports = [copied(first, server, world.clock), copied(server, last, world.clock)]
+    assert reports[0].tables == reports[1].tables
+    assert content(first) == content(server) == content(last) == before
+    usable(last, world)
+
+
+def test_a_text_with_u_0000_is_replaced_on_postgresql_and_counted(new_database, world):
+    source, target = new_database("sqlite"), new_database("postgres")
+    with SessionStore(source, clock=world.clock) as store:
+        store.accept(Inbound(KEYS[0], "1", "hello"))
+    db = apsw.Connection(str(source))
+    body = '{"text": "a\\u0000b", "path": "c:\\\\u0000"}'
+    db.execute("UPDATE inbox SET note = ?, body = ?", ("x\0y\\u0000", body))
+    db.close()
+    assert copied(source, target, world.clock).replaced_texts == 2
+    with SessionStore(target, clock=world.clock) as store:
+        [row] = store.snapshot(lambda tx: tx.all("SELECT note, body, body ->> '$.text' FROM inbox"))
+    assert row[0] == "x\ufffdy\\u0000"
+    assert row[1] == '{"text": "a\ufffdb", "path": "c:\\\\u0000"}'
+    assert row[2] == "a\ufffdb"
+
+
+@pytest.mark.parametrize("target_kind", ["sqlite", "postgres"])
+def test_one_command_at_a_time_copies_to_a_target(new_database, world, target_kind):
+    source, target = fill(new_database("postgres"), world, 5), new_database(target_kind)
+    side = side_of(source)
+    with side.claim(), pytest.raises(StoreInUse, match="a runtime or another copy"):
+        copied(source, target, world.clock)
+    with side_of(target).claim(), pytest.raises(StoreInUse):
+        copied(source, target, world.clock)
+    copied(source, target, world.clock)
+
+
+def test_no_runtime_starts_on_a_server_during_a_copy(new_database, world):
+    source, target = fill(new_database("postgres"), world, 5), new_database("sqlite")
+    during = []
+
+    def report(_table, _rows):
+        during.append(refusal_of_runtime(source, world))
+
+    move(side_of(source), side_of(target), world.clock, report)
+    assert set(during) == {
+        f"{side_of(source).label} is being copied; start again when the copy is complete"
+    }
+
+
+def test_nobody_writes_while_a_move_is_verified(new_database, world):
+    source = fill(new_database("postgres"), world, 1)
+    side = side_of(source)
+
+    def verified(tx):
+        side.stop_writers(tx)
+        with SessionStore(with_setting(source, "lock_timeout=50ms"), clock=world.clock) as store:
+            with pytest.raises(StoreBusy):
+                store.accept(Inbound(KEYS[0], "late", "late"))
+            assert store.get_route(KEYS[0]) is not None
+
+    with side.source(world.clock) as db:
+        commit_one(db, world.clock, verified)
+
+
+def test_a_move_whose_lock_was_lost_is_not_completed(new_database, world):
+    source, target = fill(new_database("postgres"), world, 5), new_database("sqlite")
+    ended = (
+        "SELECT pg_terminate_backend(pid) FROM pg_locks "
+        "WHERE locktype = 'advisory' AND objsubid = 2 AND database = "
+        "(SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    side, left = side_of(source), []
+
+    def report(_table, _rows):
+        left.extend(rows_of(source, ended))
+
+    with pytest.raises(StoreBusy, match="was lost; run the same command again"):
+        move(side, side_of(target), world.clock, report)
+    assert left == [(1,)]
+    assert "incomplete copy" in refusal(target, world)
+    copied(source, target, world.clock)
+
+
+def test_a_snapshot_may_pause(new_database, world):
+    source, target = fill(new_database("postgres"), world), new_database("postgres")
+    short = with_setting(source, "idle_in_transaction_session_timeout=5ms")
+    snapshotted(short, target, world.clock)
+
+
+def test_an_empty_database_of_a_server_is_no_source_and_stays_empty(new_database, world):
+    source, target = new_database("postgres"), new_database("sqlite")
+    with pytest.raises(StoreRefused, match="has no store; name a database that has one"):
+        copied(source, target, world.clock)
+    assert content(source) == {"meta": []}
+    assert not target.exists()
 
 
 def test_other_databases_are_no_target(pair, new_database, world):
@@ -268,29 +391,34 @@ def test_a_source_that_does_not_exist_is_refused(tmp_path, world):
     assert [each.name for each in tmp_path.iterdir()] == []
 
 
+def _kind(database):
+    return "postgres" if is_database_url(database) else "sqlite"
+
+
 def run_program(calls, *arguments):
     program = [sys.executable, "-m", "tests.support.copy_program", str(calls), *map(str, arguments)]
     return subprocess.run(program, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_copy_that_is_killed_at_any_moment_completes(pair, seed, world):
-    source, target = pair
-    before = content(fill(source, world))
-    dice = random.Random(seed)
-    kills = 0
-    for _ in range(5):
-        result = run_program(dice.randrange(1, 12_000), source, target)
-        kills += result.returncode < 0
-        if result.returncode >= 0:
-            assert result.returncode == 0, result.stderr
-            break
-    result = run_program(0, source, target, "--json")
-    assert result.returncode == 0, result.stderr
-    assert kills
-    assert content(target) == content(source) == before
-    assert "was moved" in refusal_of_runtime(source, world)
-    usable(target, world)
+def test_a_copy_that_is_killed_at_any_moment_completes(pair, new_database, world, prove):
+    dice = random.Random(1)
+    for _ in range(20 if prove else 1):
+        source, target = (new_database(_kind(each)) for each in pair)
+        before = content(fill(source, world, 20))
+        kills = 0
+        for _ in range(8 if prove else 3):
+            result = run_program(dice.randrange(1, 9_000), source, target)
+            kills += result.returncode < 0
+            if result.returncode >= 0:
+                assert result.returncode == 0, result.stderr
+                break
+            assert content(source) == before
+        result = run_program(0, source, target, "--json")
+        assert result.returncode == 0, result.stderr
+        assert kills
+        assert content(target) == content(source) == before
+        assert "was moved" in refusal_of_runtime(source, world)
+        usable(target, world)
 
 
 # Snapshots
@@ -349,14 +477,31 @@ def test_the_command_reports_what_it_has_copied(pair, new_database, world, capsy
     assert (report["snapshot"], rows["messages"]) == (True, len(before["messages"]))
 
 
-def test_every_column_is_copied(new_database, world):
-    database = fill(new_database("sqlite"), world, 1)
-    known = {table.name: set(table.columns) for table in TABLES}
+def columns_of_sqlite(database):
     db = apsw.Connection(str(database))
-    for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
-        if not name.startswith(INDEX) and name != "arrivals":
-            columns = {row[1] for row in db.execute(f"PRAGMA table_info({name})")}
-            assert columns - ENGINE.get(name, set()) == known.pop(name)
-    assert known == {}
+    names = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    found = {
+        name: {row[1] for row in db.execute(f"PRAGMA table_info({name})")} for (name,) in names
+    }
+    db.close()
+    return {name: each for name, each in found.items() if not name.startswith(INDEX)}
+
+
+def columns_of_postgres(database):
+    sql = (
+        "SELECT table_name, array_agg(column_name::text) FROM information_schema.columns c "
+        "JOIN information_schema.tables t USING (table_schema, table_name) "
+        "WHERE table_schema = 'public' AND table_type = 'BASE TABLE' GROUP BY 1"
+    )
+    return {name: set(columns) for name, columns in rows_of(database, sql)}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_every_column_is_copied(new_database, world, kind):
+    database = fill(new_database(kind), world, 1)
+    found = (columns_of_postgres if kind == "postgres" else columns_of_sqlite)(database)
+    found = {name: each for name, each in found.items() if name not in OF_POSTGRES | {"arrivals"}}
+    known = {table.name: set(table.columns) for table in TABLES}
+    assert {name: each - ENGINE.get(name, set()) for name, each in found.items()} == known
     changed = {table.name: set(table.changed) for table in TABLES if table.changed}
     assert changed == CLOCKS

@@ -46,7 +46,7 @@ def content(database):
     for row in arrivals:
         row.pop("n")
         found["messages"].append({"live": 1, "compacted": 0, **row})
-    found["meta"] = [row for row in found["meta"] if row["key"] != "copy"]
+    found["meta"] = [row for row in found.get("meta", []) if row["key"] != "copy"]
     return {table: sorted(map(_shown, rows)) for table, rows in found.items()}
 
 

@@ -29,6 +29,12 @@ def test_options_of_hermes_are_not_passed_to_the_server():
     }  # fmt: skip
 
 
+def test_other_options_reach_the_server_as_they_are():
+    query = "options=-c%20search_path%3Da&wait=1&password=a+b%2B"
+    parameters = parse(f"postgresql://me@host/db?{query}").parameters
+    assert (parameters["options"], parameters["password"]) == ("-c search_path=a", "a+b+")
+
+
 def test_what_is_not_given():
     address = parse("postgresql://host/db")
     assert (address.wait, address.accept_data_loss) == (WAIT, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import attrs
 import psycopg
@@ -44,14 +44,18 @@ def parse(url: str) -> Address:
     """
     try:
         parts = urlsplit(url)
-        given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        ours = {name: value for name, value in given if name in {"wait", "accept_data_loss"}}
-        rest = urlencode([pair for pair in given if pair[0] not in ours])
+        given = [pair for pair in parts.query.split("&") if pair]
+        ours = dict(parse_qsl("&".join(filter(_is_ours, given)), keep_blank_values=True))
+        rest = "&".join(pair for pair in given if not _is_ours(pair))  # libpq knows no "+"
         # "h1,h2" is no host for urllib, which does not look at it here.
         parameters = conninfo_to_dict(urlunsplit(parts._replace(query=rest)))
     except (ValueError, psycopg.Error):
         raise ValueError(_INVALID) from None  # their messages quote parts of the URL
     return Address(shown_database(url), parameters, _wait(ours.get("wait")), _accepts(ours))
+
+
+def _is_ours(pair: str) -> bool:
+    return pair.partition("=")[0] in {"wait", "accept_data_loss"}
 
 
 def _wait(text: str | None) -> float:
