@@ -45,7 +45,7 @@ def side_of(target: str) -> Side:
     if not is_database_url(target):
         return SqliteSide(Path(target))
     with _driver_required():
-        from hermes.store.postgres.copies import PostgresSide  # noqa: PLC0415 - an extra
+        from hermes.store.postgres.copies.side import PostgresSide  # noqa: PLC0415 - an extra
     return PostgresSide(target)
 
 

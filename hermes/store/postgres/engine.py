@@ -11,9 +11,9 @@ import trio
 from hermes.background import protected
 from hermes.errors import StoreRefused
 from hermes.store.engine import Connection, Connections, OpenWorker, Worker
-from hermes.store.postgres import claims
 from hermes.store.postgres.address import Address, parse
 from hermes.store.postgres.connection import PostgresConnection
+from hermes.store.postgres.copies import claims
 from hermes.store.transaction import Clock
 from hermes.store.worker import open_in_thread, watched
 

@@ -12,9 +12,10 @@ from hermes.errors import StoreError, StoreRefused
 from hermes.store.copying.sides import CopyMark, accept_mark, read_mark
 from hermes.store.copying.tables import TABLES
 from hermes.store.engine import Connection
-from hermes.store.postgres import claims, errors, schema
+from hermes.store.postgres import errors, schema
 from hermes.store.postgres.address import Address, parse
 from hermes.store.postgres.connection import PostgresConnection
+from hermes.store.postgres.copies import claims
 from hermes.store.postgres.driver import Driver
 from hermes.store.postgres.transaction import PostgresTransaction
 from hermes.store.transaction import Clock, Transaction

@@ -6,6 +6,7 @@ releases it when the connection ends, however that happens.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -17,6 +18,7 @@ from hermes.store.postgres import schema
 from hermes.store.postgres.address import Address
 from hermes.store.postgres.driver import Driver, connect
 
+TRIES, PAUSE = 20, 0.05
 _KEY: Final = "1212502605, 1"
 """Two numbers, so that it is no key of other locks, which have one."""
 _SHARE: Final = f"SELECT pg_try_advisory_lock_shared({_KEY})"
@@ -59,5 +61,10 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
 
 
 def _is_taken(db: Driver, sql: str) -> bool:
-    [(taken,)] = db.execute(sql).fetchall()
-    return bool(taken)
+    """Try for a moment: a connection that was closed just now may not have ended yet."""
+    for _ in range(TRIES):
+        [(taken,)] = db.execute(sql).fetchall()
+        if taken:
+            return True
+        time.sleep(PAUSE)
+    return False

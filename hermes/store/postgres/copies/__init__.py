@@ -1,0 +1,1 @@
+"""A PostgreSQL database in `hermes store copy`."""
