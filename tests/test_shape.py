@@ -23,6 +23,7 @@ GETATTR = {
     "hermes/embed/agent.py": "what a user passed as agent= or build_agent=",
     "hermes/embed/transcriber.py": "what a user passed as transcriber=",
     "hermes/run/references.py": "an attribute that the configuration names",
+    "hermes/store/async_store.py": "what the store has that another one is a view of",
     "hermes/store/hooks.py": "the name of a user's hook; a callable object has none",
 }
 """The modules that may use `getattr` or `hasattr`, and on what."""
@@ -39,6 +40,7 @@ RESUMING = {"start_soon", "cancel", "set", "release", "reschedule", "spawn_syste
 
 `hermes/background.py` has forms of them that end the run instead.
 """
+MEMBERSHIP = "hermes/store/postgres/cluster/membership.py"
 NOT_TRIO = {
     ("hermes/actors/cache_limits.py", "cache.release"): "the cache of a conversation",
     ("hermes/actors/session/agent_cache.py", "self.release"): "the same",
@@ -61,6 +63,8 @@ NOT_TRIO = {
     ("hermes/embed/runtime_thread.py", "wrapped.cancel"): "a future of asyncio",
     ("hermes/embed/verbs.py", "AdapterState.set"): "a verb",
     ("hermes/run/logs.py", "record.set"): "an event between threads",
+    (MEMBERSHIP, "self._lock.release"): "a lock between threads",
+    (MEMBERSHIP, "self._wakes.set"): "an event between threads",
 }
 """What has the name of such a function, and what it is."""
 

@@ -272,7 +272,7 @@ class Conversation:
         `ask`. Raises `ValueError` if a value cannot be stored, and `Draining` while the runtime
         ends.
         """
-        state = self._intake.actor(self.session_key).state
+        state = (await self._intake.actor(self.session_key)).state
         settings = await self._supervisor.store.configure(
             self.session_key, agent=agent, model=model, metadata=metadata
         )
@@ -289,12 +289,13 @@ class Conversation:
         Raises `TitleTooLong`, `TitleTaken` if another conversation of this key has the title, and
         `Draining` while the runtime ends.
         """
-        await operations.set_title(self._intake.actor(self.session_key).state, title)
+        actor = await self._intake.actor(self.session_key)
+        await operations.set_title(actor.state, title)
 
     async def status(self) -> Status:
         """Return the state of the conversation."""
         self._supervisor.require_running()
-        return await self._supervisor.actor(self.session_key).status()
+        return await (await self._intake.serve(self.session_key)).status()
 
     def snapshot(self) -> Snapshot | None:
         """Return the cached agent and the state it was last used on; None if there is none."""

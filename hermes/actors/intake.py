@@ -17,6 +17,7 @@ from hermes.actors.admission.options import (
     require_attachments,
     require_event_id,
 )
+from hermes.actors.cluster.serving import serve
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request
 from hermes.actors.session import operations
@@ -221,7 +222,7 @@ class Intake:
     async def withdraw(self, receipt: Receipt) -> bool:
         """Take back a message whose turn has not begun."""
         require_instance("receipt", receipt, Receipt)
-        return await self.actor(receipt.session_key).withdraw(receipt.inbox_id)
+        return await (await self.actor(receipt.session_key)).withdraw(receipt.inbox_id)
 
     async def post(
         self, session_key: str, text: str, source: Source | None, files: Files | None
@@ -289,10 +290,14 @@ class Intake:
         if self._supervisor.draining:
             raise self._supervisor.refusal()
 
-    def actor(self, session_key: str) -> SessionActor:
+    async def actor(self, session_key: str) -> SessionActor:
         """Return the actor of a conversation, for what does not wait for a running turn."""
         self.require_running()
-        return self._supervisor.actor(session_key)
+        return await self.serve(session_key)
+
+    async def serve(self, session_key: str) -> SessionActor:
+        """Return the actor of a conversation, also while the runtime drains."""
+        return await serve(self._supervisor, self._context.store.cluster, session_key)
 
     async def request(
         self, session_key: str, operation: Callable[[SessionActor], Awaitable[R]]
@@ -302,7 +307,7 @@ class Intake:
         if session_key in self._supervisor.quarantined:
             raise Overloaded(f"{session_key} is paused after repeated failures; try again later")
         with self._waiting_for(session_key):
-            actor = self._supervisor.actor(session_key)
+            actor = await self.serve(session_key)
             return await actor.request(lambda: operation(actor))
 
 

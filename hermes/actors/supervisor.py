@@ -212,8 +212,9 @@ class Supervisor:
         try:
             watching = self._context.store.cluster.watch(self.lose_all)
             with watching, contained(Exception) as caught:
-                await self._context.compressor.begin()
-                await self._dispatcher.recover()
+                if len(self._context.store.cluster.nodes) <= 1:  # else that is of living nodes
+                    await self._context.compressor.begin()
+                    await self._dispatcher.recover()
                 async with trio.open_nursery() as self._nursery:
                     start_soon(self._nursery, self._recovery.run)
                     task_status.started()

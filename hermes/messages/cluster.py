@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 
@@ -15,6 +18,10 @@ class NodeInfo(msgspec.Struct, frozen=True):
     """Whether the node is about to end and takes nothing new."""
     owned: int = 0
     """How many conversations it served at its last heartbeat."""
+    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """What the node said of itself at its last heartbeat, as JSON values by name."""
+    lease_until: float = 0.0
+    """When its lease ends, by the database's clock, as a Unix time."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):

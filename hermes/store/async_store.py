@@ -5,17 +5,24 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+)
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, TypeVar
 
 import trio
 from msgspec.structs import replace
 
 from hermes.background import open_background, protected, start_soon
 from hermes.config import AttachmentLimits
-from hermes.errors import HermesError
+from hermes.errors import HermesError, NotOwner
 from hermes.messages import (
     Attachment,
     Claim,
@@ -29,7 +36,7 @@ from hermes.protocols.cluster import Cluster
 from hermes.store.actor import MAX_WAITING, SWEEP_INTERVAL, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.choosing import engine_of
-from hermes.store.cluster.alone import Alone
+from hermes.store.cluster.claims import Fenced
 from hermes.store.conversations.search import unindexed
 from hermes.store.copying.sides import require_not_moved
 from hermes.store.engine import OpenWorker
@@ -54,14 +61,19 @@ class Store(StoreActor, StoreVerbs):
 
     _next_file_sweep: float = -math.inf
 
-    @functools.cached_property
-    def cluster(self) -> Cluster:
-        """The other nodes that use this store: there are none."""
-        return Alone(self)
+    cluster: Cluster
+    """The other nodes that use this store, if there are any."""
 
-    def held(self, claim: Claim | None, on_lost: Callable[[], None]) -> Self:
-        """Return this store: no other node takes a conversation from this one."""
-        del claim, on_lost
+    def held(self, claim: Claim | None, on_lost: Callable[[], None]) -> Store:
+        """Return the verbs for the actor of one conversation, which this node has claimed.
+
+        If another node has taken it since, they change nothing, call `on_lost` and raise
+        `NotOwner`. A store that one process has for itself returns itself.
+        """
+        if claim is not None:
+            return _HeldStore(self, claim, on_lost)
+        if self.cluster.node:
+            raise NotOwner("a conversation is served by the node that has claimed it")
         return self
 
     async def run_search(self, work: Work[R]) -> R:
@@ -231,6 +243,39 @@ class Store(StoreActor, StoreVerbs):
         return function()
 
 
+class _HeldStore(Store):
+    """The verbs under a claim: each that writes requires first that the claim holds."""
+
+    def __init__(self, store: Store, claim: Claim, on_lost: Callable[[], None]) -> None:
+        self._whole = store
+        self._claim = claim
+        self._on_lost = on_lost
+
+    def __getattr__(self, name: str) -> Any:  # what `Store.__init__` sets
+        return getattr(self._whole, name)
+
+    def transact(self, work: Work[R]) -> Coroutine[object, object, R]:
+        return self._fenced(self._whole.transact, work)
+
+    def transact_unflushed(self, work: Work[R]) -> Coroutine[object, object, R]:
+        return self._fenced(self._whole.transact_unflushed, work)
+
+    def transact_deferred(self, work: Work[R]) -> Coroutine[object, object, R]:
+        return self._fenced(self._whole.transact_deferred, work)
+
+    def transact_alone(self, work: Work[R]) -> Coroutine[object, object, R]:
+        return self._fenced(self._whole.transact_alone, work)
+
+    async def _fenced(
+        self, run: Callable[[Work[R]], Coroutine[object, object, R]], work: Work[R]
+    ) -> R:
+        try:
+            return await run(Fenced(work, self._claim.session_key, claim=self._claim))
+        except NotOwner:
+            self._on_lost()
+            raise
+
+
 class BlobReader:
     """Reads a stored file in pieces. It holds nothing open."""
 
@@ -301,6 +346,7 @@ async def open_store(  # noqa: PLR0913
                 start_soon(writing, store.write)
                 try:
                     store.start_background(background, sweep_interval)
-                    yield store
+                    async with connections.join(store) as store.cluster:
+                        yield store
                 finally:
                     store.stop_hooks()

@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import attrs
 
+from hermes.protocols.cluster import Cluster
 from hermes.store.transaction import Clock, Host, Transaction, Work
 
 R = TypeVar("R")
@@ -152,6 +153,14 @@ class OpenWorker(Protocol):
     async def __call__(self, connect: Callable[[], Connection], *, readonly: bool) -> Worker: ...
 
 
+class ClusterStore(Protocol):
+    """What a cluster needs of the store."""
+
+    async def transact(self, work: Work[R], /) -> R: ...
+    async def snapshot(self, work: Work[R], /) -> R: ...
+    async def waiting_keys(self, after: int = 0, limit: int = 1000) -> list[tuple[str, int]]: ...
+
+
 @attrs.frozen
 class Connections:
     """The connections of one store.
@@ -165,6 +174,8 @@ class Connections:
     searcher: Worker
     check: Callable[[], None]
     """Raises `StoreFailed` if the database was removed or replaced; called at each sweep."""
+    join: Callable[[ClusterStore], AbstractAsyncContextManager[Cluster]]
+    """Become one of the processes that use the database, for the time of the block."""
 
 
 class Engine(Protocol):

@@ -17,7 +17,7 @@ import attrs
 import msgspec
 
 from hermes.config import AttachmentLimits
-from hermes.messages import Accepted, OutboxRow
+from hermes.messages import Accepted, Claim, OutboxRow
 from hermes.store.files.contents import FileContents
 
 Row: TypeAlias = tuple[Any, ...]
@@ -45,6 +45,8 @@ class Host(Protocol):
     """Whether a runtime receives what is accepted here, and starts its turn at once."""
     limits: AttachmentLimits
     """What may be attached."""
+    node: int
+    """The node of the runtime that this connection belongs to; 0 if there are no nodes."""
 
     @property
     def blobs(self) -> FileContents:
@@ -234,6 +236,14 @@ class Transaction(abc.ABC):
     def lock_session(self, session_id: str) -> None:
         """Lock the row of a session, if there is one, before it is read to be changed."""
 
+    def serve(self, session_key: str) -> Claim | None:
+        """Return who serves a conversation, whose key is locked; place it on a node if none does.
+
+        Returns None in a database that one runtime has for itself, and if no node is known.
+        """
+        del session_key
+        return None
+
     # Maintenance
 
     @abc.abstractmethod
@@ -271,5 +281,11 @@ class KeyedWork(Generic[R]):
 
 
 def keys_of(batch: Iterable[Work[object]]) -> list[str]:
-    """Return the session_keys of the `KeyedWork` of a batch, sorted."""
-    return sorted({work.session_key for work in batch if isinstance(work, KeyedWork)})
+    """Return the session_keys of the `KeyedWork` of a batch, sorted. One may contain another."""
+    keys: set[str] = set()
+    for work in batch:
+        inner = work
+        while isinstance(inner, KeyedWork):
+            keys.add(inner.session_key)
+            inner = inner.work
+    return sorted(keys)

@@ -139,7 +139,7 @@ class Views:
         if view.session_id is not None:
             await store.set_title(session_key, None)
             await store.configure(session_key, agent=None, model=None, metadata=None)
-            self._intake.actor(session_key).state.settings = None
+            (await self._intake.actor(session_key)).state.settings = None
         return deleted
 
     async def search(

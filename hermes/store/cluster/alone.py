@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 import trio
 
+from hermes.background import protected
 from hermes.messages import Accepted, Claim, NodeInfo
 from hermes.protocols.cluster import OnHint, Waiting
 
@@ -22,6 +23,9 @@ class _Store(Protocol):
 
 class NoHints:
     """There is nobody to send hints to."""
+
+    def join(self, node: int) -> None:
+        """Do nothing."""
 
     def send(self, node: int, topic: str, payload: str = "") -> None:
         """Do nothing."""
@@ -97,3 +101,9 @@ class Alone:
         """Run the function."""
         del role
         await function()
+
+
+@protected
+async def join_nobody(store: _Store) -> AsyncIterator[Alone]:
+    """Be the only process that uses a store, during the block."""
+    yield Alone(store)

@@ -94,14 +94,23 @@ def accept(
     route, head, expired = open_route(tx, key, inbound.metadata)
     routes.record_message(tx, key, source, policy)
     located = (key, route.session_id, route.epoch)
-    # Without other open rows, a runtime starts a turn at once: this is its first attempt.
-    starts = not waiting and tx.db.delivers
+    claim = tx.serve(key)
+    # Without other open rows, this runtime starts a turn at once: it is the first attempt.
+    here = tx.db.node == (0 if claim is None else claim.node)
+    starts = not waiting and tx.db.delivers and here
     inbox_id = tx.insert(INSERT_MESSAGE, *event, digest, *located, body, tx.now, starts)
     receipt = Receipt(inbox_id, *located, tx.now)
     if inbound.parts or inbound.request is not None:
         _add_details(tx, receipt, inbound)
     accepted = Accepted(
-        receipt, head, inbound, expired=expired, waiting=waiting, route=route, previous=previous
+        receipt,
+        head,
+        inbound,
+        expired=expired,
+        waiting=waiting,
+        route=route,
+        previous=previous,
+        claim=claim,
     )
     tx.accepted.append(accepted)
     return accepted

@@ -13,9 +13,12 @@ from psycopg.conninfo import conninfo_to_dict
 from hermes.config import shown_database
 
 WAIT: Final = 10.0
+LEASE: Final = 6.0
+SHORTEST_LEASE: Final = 0.1
 _INVALID: Final = (
     "the URL of the database is not valid; use postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 )
+OURS: Final = {"wait", "lease", "accept_data_loss"}
 _YES_NO: Final = {"yes": True, "no": False}
 
 
@@ -28,6 +31,8 @@ class Address:
     """The parameters of libpq."""
     wait: float = WAIT
     """For how many seconds a request waits for a database that cannot be reached."""
+    lease: float = LEASE
+    """After how many seconds without a heartbeat other nodes may take what this one serves."""
     accept_data_loss: bool = False
     """Whether a server is accepted that may lose what it has acknowledged."""
 
@@ -38,7 +43,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Read a URL. `wait` and `accept_data_loss` in its query are Hermes' own.
+    """Read a URL. `wait`, `lease` and `accept_data_loss` in its query are Hermes' own.
 
     Raises `ValueError` with a sentence that does not contain the URL.
     """
@@ -51,22 +56,30 @@ def parse(url: str) -> Address:
         parameters = conninfo_to_dict(urlunsplit(parts._replace(query=rest)))
     except (ValueError, psycopg.Error):
         raise ValueError(_INVALID) from None  # their messages quote parts of the URL
-    return Address(shown_database(url), parameters, _wait(ours.get("wait")), _accepts(ours))
+    return Address(
+        shown_database(url),
+        parameters,
+        wait=_seconds(ours, "wait", WAIT, 0.0),
+        lease=_seconds(ours, "lease", LEASE, SHORTEST_LEASE),
+        accept_data_loss=_accepts(ours),
+    )
 
 
 def _is_ours(pair: str) -> bool:
-    return pair.partition("=")[0] in {"wait", "accept_data_loss"}
+    return pair.partition("=")[0] in OURS
 
 
-def _wait(text: str | None) -> float:
-    if text is None:
-        return WAIT
+def _seconds(ours: dict[str, str], name: str, default: float, least: float) -> float:
+    if name not in ours:
+        return default
     try:
-        seconds = float(text)
+        seconds = float(ours[name])
     except ValueError:
         seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise ValueError("wait in the URL of the database must be a number of seconds")
+    if not least <= seconds < math.inf:
+        raise ValueError(
+            f"{name} in the URL of the database must be a number of seconds from {least:g} on"
+        )
     return seconds
 
 

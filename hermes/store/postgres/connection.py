@@ -63,6 +63,9 @@ class PostgresConnection:
     driver_errors: tuple[type[Exception], ...] = (psycopg.Error,)
     refusal: str | None = None
     delivers: bool = False
+    node: int = 0
+    living: Sequence[int] | None = None
+    """The nodes on which conversations may be placed; None for a connection of no node."""
     blobs: FileContents
     limits: AttachmentLimits
     log_pages: int = 0
@@ -198,7 +201,9 @@ class PostgresConnection:
         now = time.time() + self._ahead
         wall = now if clock.wall is time.time else clock.wall()
         steady = now if clock.steady is time.monotonic else clock.steady()
-        return PostgresTransaction(self, wall, steady, clock.hex8, driver=db, cursor=db.cursor())
+        return PostgresTransaction(
+            self, wall, steady, clock.hex8, driver=db, cursor=db.cursor(), living=self.living
+        )
 
     def commit(self) -> None:
         """Commit the transaction; if the connection is lost meanwhile, find out whether it was.

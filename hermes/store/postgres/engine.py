@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -12,6 +13,7 @@ from hermes.background import protected
 from hermes.errors import StoreRefused
 from hermes.store.engine import Connection, Connections, OpenWorker, Worker
 from hermes.store.postgres.address import Address, parse
+from hermes.store.postgres.cluster.node import join
 from hermes.store.postgres.connection import PostgresConnection
 from hermes.store.postgres.copies import claims
 from hermes.store.transaction import Clock
@@ -57,7 +59,9 @@ class PostgresEngine:
                     connect = self._connect if readonly else self._connect_writer
                     workers.append(await self._open_worker(connect, readonly=readonly))
                 writer, reader, browser, searcher = workers
-                yield Connections(writer, reader, browser, searcher, _nothing)
+                assert isinstance(writer.db, PostgresConnection)
+                be_node = partial(join, self._address, writer.db, threads=self.threads)
+                yield Connections(writer, reader, browser, searcher, _nothing, be_node)
             finally:
                 with trio.CancelScope(shield=True):
                     for worker in reversed(workers):

@@ -68,7 +68,35 @@ DECLARE locked text; BEGIN
 END $$;
 """
 
-MIGRATIONS: tuple[str, ...] = (CONVERSATIONS + RUNTIME + ACCESS + FILES + TRIGGERS + WRITERS,)
+# Nodes that share the database (hermes.store.cluster). The fences of routes and roles come from one
+# sequence, so that one which was used never comes back, even if its row was deleted.
+CLUSTER = """
+CREATE SEQUENCE fences;
+CREATE TABLE nodes (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  name text COLLATE "C" NOT NULL,
+  lease_until double precision NOT NULL,
+  dead bigint NOT NULL DEFAULT 0 CHECK (dead IN (0, 1)),
+  draining bigint NOT NULL DEFAULT 0 CHECK (draining IN (0, 1)),
+  owned bigint NOT NULL DEFAULT 0,
+  facts text COLLATE "C" NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE roles (
+  name text COLLATE "C" PRIMARY KEY,
+  owner bigint,
+  fence bigint NOT NULL
+) WITH (fillfactor = 50);
+CREATE TABLE listeners (
+  node bigint NOT NULL,
+  session_key text COLLATE "C" NOT NULL,
+  PRIMARY KEY (session_key, node)
+);
+CREATE INDEX listeners_of_node ON listeners (node);
+"""
+
+MIGRATIONS: tuple[str, ...] = (
+    CONVERSATIONS + RUNTIME + ACCESS + FILES + TRIGGERS + WRITERS + CLUSTER,
+)
 
 STORE, COPY = "hermes_schema", "hermes_copy"
 """The table with the version: of a store, and of an incomplete copy of one, which nothing else

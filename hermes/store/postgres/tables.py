@@ -150,8 +150,11 @@ CREATE TABLE routes (
   notice text COLLATE "C",
   expires_at double precision,
   last_active double precision NOT NULL,
-  settings text COLLATE "C"
+  settings text COLLATE "C",
+  owner bigint,
+  fence bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 80);
+CREATE INDEX routes_owned ON routes (owner) WHERE owner IS NOT NULL;
 CREATE INDEX routes_of_session ON routes (session_id);
 CREATE INDEX routes_due ON routes (expires_at) WHERE expires_at IS NOT NULL;
 CREATE TABLE inbox (

@@ -9,6 +9,9 @@ import attrs
 import psycopg
 from psycopg import errors as pg
 
+from hermes.messages import Claim
+from hermes.store.cluster import claims
+from hermes.store.cluster.placement import place
 from hermes.store.postgres import search
 from hermes.store.postgres.driver import Driver
 from hermes.store.postgres.translate import translate
@@ -38,6 +41,8 @@ class PostgresTransaction(Transaction):
     cursor: psycopg.Cursor[tuple[Any, ...]] = attrs.field(kw_only=True)
     changes: int = attrs.field(kw_only=True, default=0)
     """The number of rows it has changed."""
+    living: Sequence[int] | None = attrs.field(kw_only=True, default=None)
+    """The nodes on which conversations may be placed; None if this is no transaction of a node."""
     _locked: set[str] = attrs.field(factory=set)
 
     def close(self) -> None:
@@ -101,6 +106,12 @@ class PostgresTransaction(Transaction):
     def lock_session(self, session_id: str) -> None:
         """Lock the row of a session, if there is one, before it is read to be changed."""
         self.one("SELECT 1 FROM sessions WHERE id = ? FOR NO KEY UPDATE", session_id)
+
+    def serve(self, session_key: str) -> Claim | None:
+        """Return who serves a conversation; place it on a node if none does."""
+        if self.living is None:
+            return None
+        return claims.accept(self, session_key, lambda: place(session_key, self.living or ()))
 
     def sizes(self) -> Sizes:
         """Return how much room the database takes. The server keeps its log for itself."""

@@ -13,6 +13,7 @@ import trio
 from hermes.background import protected
 from hermes.config import MAX_WAL_BYTES
 from hermes.errors import StoreBusy, StoreFailed
+from hermes.store.cluster.alone import join_nobody
 from hermes.store.engine import Connection, Connections, OpenWorker, Worker
 from hermes.store.files.problems import cannot_open
 from hermes.store.sqlite import errors, file_lock
@@ -98,7 +99,8 @@ class SqliteEngine:
                     first.close()
                 writer, reader, browser, searcher = workers
                 self._prepare_writer(writer.db, first, guard)
-                yield Connections(writer, reader, browser, searcher, guard.check_files)
+                check = guard.check_files
+                yield Connections(writer, reader, browser, searcher, check, join_nobody)
             finally:
                 with trio.CancelScope(shield=True):
                     guard.leave()

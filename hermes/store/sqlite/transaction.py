@@ -23,6 +23,7 @@ class Connection(apsw.Connection):
     delivers: bool = False
     blobs: BlobFolder
     limits: AttachmentLimits = AttachmentLimits()
+    node: int = 0
 
 
 _WRONG_SHAPE = (apsw.SQLError, apsw.ConstraintError, apsw.MismatchError)

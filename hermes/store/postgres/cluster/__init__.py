@@ -1,0 +1,1 @@
+"""A runtime as one of the nodes that share a database."""

@@ -1,0 +1,368 @@
+"""The nodes that share a PostgreSQL database. See `hermes.protocols.Cluster`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+import trio
+
+from hermes.background import cancel, open_background, protected, set_event, start_soon
+from hermes.errors import Overloaded, StoreError
+from hermes.messages import Accepted, Claim, NodeInfo, RoleClaim
+from hermes.protocols.cluster import Hints, Waiting
+from hermes.store.cluster import claims, nodes, roles
+from hermes.store.cluster.alone import NoHints
+from hermes.store.cluster.placement import place, surplus
+from hermes.store.conversations import routes
+from hermes.store.engine import ClusterStore
+from hermes.store.postgres.address import Address
+from hermes.store.postgres.cluster.membership import Beat, Membership
+from hermes.store.postgres.connection import PostgresConnection
+from hermes.store.postgres.driver import connect
+from hermes.store.postgres.hints import open_hints
+from hermes.store.transaction import KeyedWork, Transaction
+from hermes.store.worker import run_in_thread
+
+log: Final = logging.getLogger(__name__)
+R = TypeVar("R")
+
+POLLS: Final = 6
+"""How often a node looks for messages in the time of one lease."""
+FREE_KEYS: Final = 1000
+"""How many conversations a node claims at once."""
+CHUNK: Final = 500
+"""How many conversations are given up in one transaction."""
+HINT_PAUSE: Final = 0.01
+"""Seconds in which hints are gathered before the database is asked."""
+LEAVE_SECONDS: Final = 2.0
+LONG_WAIT: Final = 3.0
+"""After so many leases, a message is taken by whoever sees it, wherever its key is placed."""
+TOPIC: Final = "open"
+"""Hints that there may be messages for a node."""
+_TEMPORARY: Final = (StoreError, Overloaded)
+
+
+class NodeHints(Hints, Protocol):
+    """Hints of a node whose id may change."""
+
+    def join(self, node: int) -> None: ...
+
+
+class PostgresCluster:
+    """The other nodes, as one node sees them. Used in Trio's thread only."""
+
+    ids_in_order: bool = False
+
+    def __init__(
+        self, store: ClusterStore, writer: PostgresConnection, membership: Membership, first: Beat
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._membership = membership
+        self._seconds = first.lease.seconds
+        self._beat = first
+        self._beaten = trio.Event()
+        """Set at the next heartbeat."""
+        self.hints: NodeHints = NoHints()
+        self._hinted = trio.Event()
+        self._watchers: list[Callable[[], None]] = []
+        self._draining = False
+        self._released: list[Claim] = []
+        self._some_released = trio.Event()
+        self._balanced_at = trio.current_time()
+        self._roles: dict[str, RoleClaim] = {}
+        self._scopes: dict[str, trio.CancelScope] = {}
+        self._died = trio.Event()
+        """Set when another node has died: what it had is free."""
+        self._tell_writer()
+
+    # Membership
+
+    @property
+    def node(self) -> int:
+        """The id of this node."""
+        return self._beat.node
+
+    @property
+    def nodes(self) -> Mapping[int, NodeInfo]:
+        """The nodes that are not dead, with this one."""
+        return self._beat.nodes
+
+    def note_beat(self, beat: Beat) -> None:
+        """Take the answer to a heartbeat."""
+        before, self._beat = self._beat, beat
+        self._tell_writer()
+        if beat.node != before.node:
+            self._lose_everything(beat.node)
+        if before.nodes.keys() - beat.nodes.keys():
+            died, self._died = self._died, trio.Event()
+            set_event(died)
+            set_event(self._hinted)
+        beaten, self._beaten = self._beaten, trio.Event()
+        set_event(beaten)
+
+    def _tell_writer(self) -> None:
+        """Tell the connection that accepts messages where they may be placed."""
+        self._writer.node = self.node
+        self._writer.living = tuple(n for n, info in self.nodes.items() if not info.draining)
+
+    def _lose_everything(self, node: int) -> None:
+        """This node was declared dead, and has another id now."""
+        self._released.clear()
+        self._drop_roles()
+        self.hints.join(node)
+        for on_lost in list(self._watchers):
+            on_lost()
+
+    @contextmanager
+    def watch(self, on_lost: Callable[[], None]) -> Iterator[None]:
+        """Call back, during the block, when this node has lost all its conversations."""
+        self._watchers.append(on_lost)
+        try:
+            yield
+        finally:
+            self._watchers.remove(on_lost)
+
+    async def until_trusted(self) -> None:
+        """Wait while the lease of this node has run out; return at once otherwise."""
+        while not self._beat.lease.valid:
+            await self._beaten.wait()
+
+    async def owner_of(self, session_key: str) -> Claim | None:
+        """Return which living node serves a conversation, from the database."""
+        return await self._store.snapshot(partial(claims.owner_of, session_key=session_key))
+
+    # Ownership
+
+    @property
+    def others(self) -> bool:
+        """Whether another node goes on with the conversations of this one when it ends."""
+        return bool(self._placed_nodes - {self.node})
+
+    @property
+    def _placed_nodes(self) -> set[int]:
+        return {node for node, info in self.nodes.items() if not info.draining}
+
+    def serves(self, accepted: Accepted) -> bool:
+        """Whether this node serves the conversation of a message that it has just accepted."""
+        claim = accepted.claim
+        if claim is not None and claim.node != self.node:
+            self.hints.send(claim.node, TOPIC)
+        return claim is not None and claim.node == self.node
+
+    async def claim(self, session_key: str) -> Claim | None:
+        """Return who serves a conversation; if nobody does, this node does from now on."""
+        await self.until_trusted()
+        node = self.node
+
+        def work(tx: Transaction) -> Claim | None:
+            routes.ensure_route(tx, session_key)
+            if (found := claims.owner_of(tx, session_key)) is not None or self._draining:
+                return found
+            return next(iter(claims.claim(tx, node, [session_key])), None)
+
+        return await self._store.transact(KeyedWork(work, session_key))
+
+    async def waiting(self, after: int, limit: int) -> Sequence[Waiting]:
+        """Return open messages that this node is to answer; first claim those of nobody."""
+        if after == 0:
+            await self._claim_free()
+        if not self._beat.lease.valid:
+            return ()
+        work = partial(claims.waiting, node=self.node, after=after, limit=limit)
+        return await self._store.snapshot(work)
+
+    async def _claim_free(self) -> None:
+        if self._draining or not self._beat.lease.valid:
+            return
+        now, free = await self._store.snapshot(
+            lambda tx: (tx.now, claims.free_keys(tx, limit=FREE_KEYS))
+        )
+        overdue, node, placed = now - LONG_WAIT * self._seconds, self.node, self._placed_nodes
+        mine = [key for key, since in free if place(key, placed) == node or since < overdue]
+        if mine and self._beat.lease.valid:
+            taken = await self._store.transact(partial(claims.claim, node=node, session_keys=mine))
+            log.info("node %d serves %d more conversations", node, len(taken))
+
+    async def until_hint(self) -> None:
+        """Wait for a hint, at most as long as the time between two polls."""
+        hinted = self.hints.listen(TOPIC, lambda _: set_event(self._hinted))
+        with hinted, trio.move_on_after(self._seconds / POLLS):
+            await self._hinted.wait()
+            await trio.sleep(HINT_PAUSE)
+        self._hinted = trio.Event()
+
+    def hint_others(self) -> None:
+        """Tell the other nodes that there may be messages that nobody serves."""
+        for node in self._placed_nodes - {self.node}:
+            self.hints.send(node, TOPIC)
+
+    def balance(self, owned: int, idle: Sequence[str]) -> Sequence[str]:
+        """Return the idle conversations that other nodes should serve, once in a heartbeat."""
+        self._membership.owned = owned
+        if trio.current_time() < self._balanced_at + self._membership.interval:
+            return ()
+        self._balanced_at = trio.current_time()
+        counts = {n: self.nodes[n].owned for n in self._placed_nodes} | {self.node: owned}
+        return surplus(self.node, counts, idle)
+
+    def release_idle(self, released: Sequence[Claim]) -> None:
+        """Give up conversations that have nothing to do, soon."""
+        self._released += [claim for claim in released if claim.node == self.node]
+        if self._released:
+            set_event(self._some_released)
+
+    async def run_releases(self) -> None:
+        """Background loop: give up what was released."""
+        while True:
+            await self._some_released.wait()
+            released, self._released = self._released, []
+            self._some_released = trio.Event()
+            try:
+                await self._release(released)
+            except _TEMPORARY as error:
+                log.info("conversations are not released yet: %s", error)
+                await trio.sleep(self._membership.interval)
+                self.release_idle(released)
+
+    async def _release(self, released: Sequence[Claim]) -> None:
+        for start in range(0, len(released), CHUNK):
+            chunk = released[start : start + CHUNK]
+            if self._draining:  # nobody here takes what has arrived meanwhile
+                keys = [claim.session_key for claim in chunk]
+                await self.hand_over(keys)
+            else:
+                await self._store.transact(partial(claims.release_idle, released=chunk))
+
+    async def start_draining(self) -> None:
+        """Take nothing new, and give up the roles if another node can have them."""
+        self._draining = self._membership.draining = True
+        await self._store.transact(partial(nodes.drain, node=self.node))
+        if self.others:
+            self._drop_roles()
+        self._membership.wake()
+
+    async def hand_over(self, session_keys: Sequence[str]) -> None:
+        """Give up conversations, also with open messages, so that other nodes go on with them."""
+        for start in range(0, len(session_keys), CHUNK):
+            keys = session_keys[start : start + CHUNK]
+            await self._store.transact(partial(claims.hand_over, node=self.node, session_keys=keys))
+        if session_keys:
+            self.hint_others()
+
+    # Roles
+
+    def holds(self, role: str) -> bool:
+        """Whether this node has a role and may act in it now."""
+        return role in self._roles and self._beat.lease.valid
+
+    async def run_as(self, role: str, function: Callable[[], Awaitable[None]]) -> None:
+        """Run a function while this node has the role, until the function returns."""
+        while True:
+            claim = await self._take_role(role)
+            with trio.CancelScope() as scope:
+                self._roles[role], self._scopes[role] = claim, scope
+                try:
+                    await function()
+                    return
+                finally:
+                    if self._roles.pop(role, None) is not None:
+                        del self._scopes[role]
+                    await self._give_role(claim)
+
+    async def _take_role(self, role: str) -> RoleClaim:
+        while True:
+            await self.until_trusted()
+            with suppress(*_TEMPORARY):
+                if not (self._draining and self.others) and await self._is_free(role):
+                    work = partial(roles.claim_role, name=role, node=self.node)
+                    if (claim := await self._store.transact(work)) is not None:
+                        return claim
+            with trio.move_on_after(self._seconds / POLLS):
+                await self._died.wait()
+
+    async def _is_free(self, role: str) -> bool:
+        held = await self._store.snapshot(roles.holders)
+        return all(claim.name != role for claim in held)
+
+    async def _give_role(self, claim: RoleClaim) -> None:
+        with trio.move_on_after(LEAVE_SECONDS, shield=True), suppress(*_TEMPORARY):
+            await self._store.transact(partial(roles.release_role, claim=claim))
+
+    def _drop_roles(self) -> None:
+        scopes, self._scopes = self._scopes, {}
+        self._roles.clear()
+        for scope in scopes.values():
+            cancel(scope)
+
+    async def watch_lease(self) -> None:
+        """Background loop: end what runs in a role when the lease has run out."""
+        while True:
+            remaining = self._beat.lease.remaining
+            if remaining > 0:
+                await trio.sleep(remaining)
+            else:
+                self._drop_roles()
+                await self._beaten.wait()
+
+    async def send_beats(self) -> None:
+        """Background loop: send the heartbeats from here, without a thread."""
+        while True:
+            await trio.sleep(self._membership.interval)
+            if (beat := self._membership.beat()) is not None:
+                self.note_beat(beat)
+
+    def start(self, nursery: trio.Nursery, *, threads: bool) -> None:
+        """Start the heartbeats and the background tasks."""
+        if threads:
+            self._membership.start(self.note_beat)
+        else:
+            start_soon(nursery, self.send_beats)
+        start_soon(nursery, self.run_releases)
+        start_soon(nursery, self.watch_lease)
+
+
+@protected
+async def join(
+    address: Address, writer: PostgresConnection, store: ClusterStore, *, threads: bool
+) -> AsyncIterator[PostgresCluster]:
+    """Be a node of the database during the block.
+
+    Without `threads`, as in tests with an inline store, there are no hints to other nodes.
+    """
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    membership = Membership(lambda: connect(address), name, address.lease)
+    run = run_in_thread if threads else _run_at_once
+    try:
+        while (first := await run(membership.beat)) is None:  # noqa: ASYNC110 - a retry
+            await trio.sleep(membership.interval)
+        cluster = PostgresCluster(store, writer, membership, first)
+        hints = open_hints(lambda: connect(address), cluster.node) if threads else _no_hints()
+        async with hints as cluster.hints:
+            async with open_background() as nursery:
+                cluster.start(nursery, threads=threads)
+                yield cluster
+            await _leave(run, membership)
+            cluster.hint_others()
+    finally:
+        await _leave(run, membership)
+
+
+async def _leave(run: Callable[[Callable[[], None]], Awaitable[None]], of: Membership) -> None:
+    with trio.CancelScope(shield=True):
+        await run(of.close)
+
+
+async def _run_at_once(function: Callable[[], R]) -> R:
+    return function()
+
+
+@asynccontextmanager
+async def _no_hints() -> AsyncIterator[NoHints]:
+    yield NoHints()

@@ -1,0 +1,85 @@
+"""Several runtimes on one PostgreSQL database, in one process."""
+
+from __future__ import annotations
+
+import trio
+
+from tests.support.cluster_nodes import cluster_of, inbound, on_cluster
+
+KEYS = [f"key {number}" for number in range(6)]
+
+
+async def test_a_message_that_any_node_accepts_is_answered_once(postgres_url):
+    async with on_cluster(postgres_url) as cluster:
+        nodes = await cluster.start("a", "b", "c")
+        expected = {key: [] for key in KEYS}
+        for number in range(30):
+            key = KEYS[number % len(KEYS)]
+            await nodes[number % 7 % 3].submit(inbound(key, number))
+            expected[key].append(f"message {number}")
+        await cluster.all_answered()
+        for key, texts in expected.items():
+            assert cluster.history(key, "user") == texts
+            answers = [text.partition(":")[0] for text in cluster.history(key, "assistant")]
+            assert len(set(answers)) == 1  # one node has served it
+        assert len(cluster.turns) == len({text for _, text in cluster.turns})
+        assert len({name for name, _ in cluster.turns}) > 1
+
+
+async def test_a_node_that_joins_late_gets_conversations(postgres_url):
+    async with on_cluster(postgres_url) as cluster:
+        [first] = await cluster.start("a")
+        for number, key in enumerate(KEYS):
+            await first.submit(inbound(key, number))
+        await cluster.all_answered()
+        late = await cluster.stack.enter_async_context(cluster.open("b"))
+        await cluster.all_know(first, late)
+        number = len(KEYS)
+        with trio.fail_after(30):
+            while cluster_of(late).node not in [cluster.owner(key) for key in KEYS]:
+                await first.submit(inbound(KEYS[number % len(KEYS)], number))
+                await cluster.all_answered()
+                number += 1
+                await trio.sleep(0.05)
+        assert [len(cluster.history(key)) % 2 for key in KEYS] == [0] * len(KEYS)
+
+
+async def test_a_drain_hands_conversations_over_without_waiting_for_a_lease(postgres_url):
+    finalized = []
+    hooks = {"on_session_finalize": [finalized.append]}
+    async with on_cluster(postgres_url) as cluster:
+        [stays] = await cluster.start("stays", hooks=hooks)
+        async with cluster.open("goes", hooks=hooks) as goes:
+            await cluster.all_know(stays, goes)
+            for number, key in enumerate(KEYS):
+                await goes.submit(inbound(key, number))
+            await cluster.all_answered()
+            leaving = cluster_of(goes).node
+            mine = [key for key in KEYS if cluster.owner(key) == leaving]
+            assert mine
+        assert all(cluster.owner(key) != leaving for key in mine)
+        for number, key in enumerate(KEYS):
+            await stays.submit(inbound(key, 100 + number))
+        await cluster.all_answered(0.9)  # less than a lease
+        assert finalized == []
+        assert all(len(cluster.history(key)) == 4 for key in KEYS)
+
+
+async def test_a_turn_of_a_node_that_drains_ends_before_another_node_goes_on(postgres_url):
+    async with on_cluster(postgres_url) as cluster:
+        [stays] = await cluster.start("stays")
+        async with cluster.open("goes") as goes:
+            await cluster.all_know(stays, goes)
+            key = KEYS[0]
+            await cluster_of(goes).claim(key)
+            gate = cluster.gates["goes"] = trio.Event()
+            await goes.submit(inbound(key, 1))
+            await cluster.until(lambda: cluster.turns)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(goes.drain)
+                await cluster.until(lambda: cluster_of(stays).nodes[cluster_of(goes).node].draining)
+                await stays.submit(inbound(key, 2))
+                gate.set()
+        await cluster.all_answered()
+        goes_first = ["message 1", "goes: message 1", "message 2", "stays: message 2"]
+        assert cluster.history(key) == goes_first
