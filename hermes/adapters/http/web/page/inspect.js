@@ -217,6 +217,7 @@ function overview(root, state) {
     stat(top, "Spent today", live("limits"), () => [money(state.costs.today.total),
       state.costs.budgets?.day ? `of ${money(state.costs.budgets.day)}` : "no daily limit"]),
     () => attention(notes, state, lanes),
+    dots(root, state),
     table(root, "Longest running turns", "No turn is running.", (each) => each.session_key, [
       ["Conversation", (each) => chatOf(each.session_key), "wide"],
       ["Running for", (each) => to(age(each.turn_started), "turns", each.session_key, each.turn_id), "number"],
@@ -246,6 +247,32 @@ function attention(notes, { runtime, store, costs: { today, budgets }, actors },
   notes.dataset.said = said;
   replace(notes, found.length ? found.map(([, text, ...parts]) => h("li", null, icon("warning"),
     to(text, "live", ...parts))) : h("li", { class: "fine" }, icon("check"), "Nothing needs attention."));
+}
+
+const MAX_DOTS = 2000;
+const SPACE = 14; // pixels from one dot to the next
+
+/** Each conversation in memory as a dot that keeps its place, with the colour of its state. */
+function dots(root, state) {
+  const said = STATES.map((name) => h("a", { href: live("actors", name), class: "state to", "data-state": name }));
+  const paths = STATES.map((name) => draw("path", { class: name }));
+  const map = draw("svg", { "aria-hidden": "true" }, ...paths);
+  root.append(h("section", { class: "card dot-map" }, h("h2", null, "Conversations in memory"), h("p", null, said), map));
+  return () => {
+    const columns = Math.max(1, Math.floor(map.clientWidth / SPACE));
+    const [lines, counts] = [{}, {}];
+    let at = 0;
+    for (const name of [...state.actors.values()].map(stateOf)) {
+      counts[name] = (counts[name] ?? 0) + 1;
+      if (at < MAX_DOTS) lines[name] = `${lines[name] ?? ""}M${(at % columns + 0.5) * SPACE} ${(Math.floor(at / columns) + 0.5) * SPACE}h0`;
+      at += 1;
+    }
+    set(map, { height: SPACE * Math.ceil(Math.min(at, MAX_DOTS) / columns) });
+    STATES.forEach((name, number) => {
+      set(paths[number], { d: lines[name] ?? "" });
+      text(said[number], `${count(counts[name] ?? 0)} ${name}`);
+    });
+  };
 }
 
 function delivery(root, state, name) {
