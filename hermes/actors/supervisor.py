@@ -197,6 +197,10 @@ class Supervisor:
         away = self._context.store.cluster.balance(len(self._actors), idle)
         self._end_idle([self._actors[key] for key in away])
 
+    def end_idle(self) -> None:
+        """End all idle actors, and give up their conversations."""
+        self._end_idle(list(self._actors.values()))
+
     def _end_idle(self, actors: Iterable[SessionActor]) -> None:
         """End those of the actors that are idle, and give up their conversations."""
         ended = [actor for actor in actors if actor.idle]
@@ -212,8 +216,8 @@ class Supervisor:
         try:
             watching = self._context.store.cluster.watch(self.lose_all)
             with watching, contained(Exception) as caught:
+                await self._context.compressor.begin()
                 if len(self._context.store.cluster.nodes) <= 1:  # else that is of living nodes
-                    await self._context.compressor.begin()
                     await self._dispatcher.recover()
                 async with trio.open_nursery() as self._nursery:
                     start_soon(self._nursery, self._recovery.run)
@@ -284,7 +288,7 @@ class Supervisor:
         await cluster.start_draining()
         while busy := [actor for actor in self._actors.values() if not actor.idle]:
             if cluster.others:
-                self._end_idle(list(self._actors.values()))
+                self.end_idle()
             await busy[0].wait_idle()
 
     def hurry(self) -> None:

@@ -274,8 +274,8 @@ class SessionStoreVerbs(Protocol):
 class CompressionStore(TranscriptStore, Protocol):
     """Compression: leases and the rotation to a child session."""
 
-    def forget_runtimes(self) -> Awaitable[int]:
-        """Release the leases of earlier runtimes."""
+    def forget_runtimes(self, living: Sequence[int] = ()) -> Awaitable[int]:
+        """Release the leases of earlier runtimes, except those of the nodes in `living`."""
         ...
 
     def acquire_lease(

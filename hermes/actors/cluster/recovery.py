@@ -34,6 +34,7 @@ class Registry(Protocol):
     def find(self, session_key: str, /) -> SessionActor | None: ...
     def actor(self, session_key: str, claim: Claim | None, /) -> SessionActor: ...
     def balance(self) -> None: ...
+    def end_idle(self) -> None: ...
 
 
 class Recovery:
@@ -57,6 +58,18 @@ class Recovery:
                 self._registry.balance()
             except TEMPORARY as error:
                 log.debug("the inbox was not read, and will be: %s", error)
+        while cluster.others:
+            with contextlib.suppress(*TEMPORARY):
+                await self._pass_on()
+            await cluster.until_hint()
+
+    async def _pass_on(self) -> None:
+        """While this node drains, let others go on with the conversations that are idle here."""
+        self._registry.end_idle()
+        found = await self._context.store.cluster.waiting(0, limit=PAGE)
+        unknown = {key for key, _, _ in found if self._registry.find(key) is None}
+        if unknown:
+            await self._context.store.cluster.hand_over(sorted(unknown))
 
     async def _wake_after(self, after: int) -> int:
         """Hand over messages after this id that are new; return the id of the last one."""

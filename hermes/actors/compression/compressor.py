@@ -71,7 +71,7 @@ class SessionCompressor:
         self._wall = wall
         self._redact = redact
         self._texts = texts
-        holder = f"{RUNTIME_HOLDER}{secrets.token_hex(8)}"
+        holder = f"{RUNTIME_HOLDER}{store.cluster.node}:{secrets.token_hex(8)}"
         self._leases = LeaseKeeper(store, holder, config.lease_timeout)
         self._unsaved: dict[str, CompressionState] = {}
         """States that could not be stored."""
@@ -91,7 +91,8 @@ class SessionCompressor:
 
     async def begin(self) -> None:
         """Release the leases of earlier runtimes."""
-        await self._leases.forget_earlier_runtimes()
+        cluster = self._store.cluster
+        await self._leases.forget_earlier_runtimes([n for n in cluster.nodes if n != cluster.node])
 
     async def state_of(self, session_id: str) -> CompressionState:
         """Return the outcome of earlier compressions of a session."""

@@ -7,7 +7,7 @@ are missing or fail does not prevent a compression.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -33,10 +33,10 @@ class LeaseKeeper:
         self._in_use: set[str] = set()
         """The holder names of the compressions that are running."""
 
-    async def forget_earlier_runtimes(self) -> None:
-        """Release the leases that earlier runtimes of this file left behind."""
+    async def forget_earlier_runtimes(self, living: Sequence[int]) -> None:
+        """Release the leases that earlier runtimes left behind, and none of living nodes."""
         with contained(StoreFailed, StoreBusy, StoreFull) as caught:
-            await self._store.forget_runtimes()
+            await self._store.forget_runtimes(living)
         if caught.error is not None:  # an older store: leases expire by themselves
             log.warning("leases of earlier runtimes remain: %s", loggable(caught.error))
 

@@ -21,7 +21,7 @@ from hermes.store.transaction import KeyedWork, Transaction
 R = TypeVar("R")
 
 _NO_OWNER: Final = "NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = r.owner AND n.dead = 0)"
-_ALIVE: Final = "EXISTS (SELECT 1 FROM nodes n WHERE n.id = ?1 AND n.dead = 0)"
+_ALIVE: Final = "EXISTS (SELECT 1 FROM nodes n WHERE n.id = ?1 AND n.dead = 0 AND n.draining = 0)"
 _LEASED: Final = (
     "EXISTS (SELECT 1 FROM nodes n WHERE n.id = ?1 AND n.dead = 0 "
     "AND n.lease_until > extract(epoch FROM clock_timestamp()))"

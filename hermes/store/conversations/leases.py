@@ -8,6 +8,8 @@ is void at once, or after one ttl at the latest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hermes.errors import StoreError
 from hermes.messages import RUNTIME_HOLDER, Lease
 from hermes.store.transaction import Row, Transaction
@@ -111,8 +113,13 @@ def delete(tx: Transaction, session_id: str) -> None:
     tx.optional("DELETE FROM leases WHERE session_id = ?", session_id)
 
 
-def forget_runtimes(tx: Transaction) -> int:
-    """Release the leases of earlier runtimes, at the start of one. Return how many there were."""
+def forget_runtimes(tx: Transaction, living: Sequence[int] = ()) -> int:
+    """Release the leases of earlier runtimes, at the start of one. Return how many there were.
+
+    Those of the nodes in `living` are kept.
+    """
     if not tx.has_leases():
         return 0
-    return tx.run("UPDATE leases SET holder = NULL WHERE holder LIKE ? || '%'", RUNTIME_HOLDER)
+    kept = [f"{RUNTIME_HOLDER}{node}:" for node in living]
+    sql = "UPDATE leases SET holder = NULL WHERE holder LIKE ? || '%'"
+    return tx.run(sql + " AND holder NOT LIKE ? || '%'" * len(kept), RUNTIME_HOLDER, *kept)

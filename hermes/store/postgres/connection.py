@@ -28,7 +28,7 @@ from hermes.store.files.contents import FileContents
 from hermes.store.postgres import checks, errors, schema
 from hermes.store.postgres.address import Address
 from hermes.store.postgres.contents import RowContents
-from hermes.store.postgres.driver import Driver, connect
+from hermes.store.postgres.driver import IDLE_SECONDS, Driver, connect
 from hermes.store.postgres.errors import NotCommittedError
 from hermes.store.postgres.transaction import PostgresTransaction
 from hermes.store.transaction import Clock, Transaction, Work, keys_of
@@ -73,17 +73,22 @@ class PostgresConnection:
     checkpoint_due: bool = False
 
     def __init__(
-        self, address: Address, prepare: Callable[[Driver, str], None] = schema.migrate
+        self,
+        address: Address,
+        prepare: Callable[[Driver, str], None] = schema.migrate,
+        idle: float = IDLE_SECONDS,
     ) -> None:
         """Connect at once, so that what is wrong with the address or the server is known.
 
         `prepare` is called with each new connection of the driver and the label of the database.
+        The server ends a transaction in which nothing happens for `idle` seconds.
+
         Raises `StoreRefused`, or `StoreUnavailable` if the server cannot be reached now.
         """
         self._prepare = prepare
         self.blobs = self._contents = RowContents(lambda: connect(address), self.translate)
         self.limits = AttachmentLimits()
-        self._address = address
+        self._address, self._idle = address, idle
         self._db: Driver | None = None
         self._lost_at: float | None = None
         self._next_try, self._pause = 0.0, FIRST_PAUSE
@@ -112,7 +117,7 @@ class PostgresConnection:
     # Connecting
 
     def _open(self) -> Driver:
-        db = connect(self._address)
+        db = connect(self._address, idle=self._idle)
         try:
             self._ahead = checks.require_usable(db, self._address) - time.time()
             self._prepare(db, self._address.label)

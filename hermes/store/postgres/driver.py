@@ -17,6 +17,8 @@ from hermes.store.postgres.address import Address
 Driver: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 CONNECT_SECONDS: Final = 5
+LOCK_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 60.0
 STATEMENTS: Final = 1000
 """How many statements a connection keeps prepared."""
 _SOCKET: Final[dict[str, Any]] = {
@@ -27,8 +29,6 @@ _SOCKET: Final[dict[str, Any]] = {
     "tcp_user_timeout": 10_000,
 }
 _SETTINGS: Final = {
-    "lock_timeout": "10s",
-    "idle_in_transaction_session_timeout": "60s",
     "jit": "off",  # compiling takes longer than any statement of the store
 }
 
@@ -99,12 +99,20 @@ class _Context:
     connection = None
 
 
-def connect(address: Address) -> Driver:
-    """Connect to the database. Raises psycopg's errors."""
+def connect(address: Address, *, idle: float = IDLE_SECONDS) -> Driver:
+    """Connect to the database. Raises psycopg's errors.
+
+    The server ends a transaction in which the client does nothing for `idle` seconds.
+    """
     given = _SOCKET | address.parameters
     if address.has_several_hosts:
         given.setdefault("target_session_attrs", "read-write")
-    settings = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
+    timeouts = {
+        # A lock that a stopped node has is free after the time of its lease.
+        "lock_timeout": f"{round(1000 * max(LOCK_SECONDS, 2 * address.lease))}ms",
+        "idle_in_transaction_session_timeout": f"{round(1000 * idle)}ms",
+    }
+    settings = " ".join(f"-c {name}={value}" for name, value in (_SETTINGS | timeouts).items())
     given["options"] = f"{settings} {given.get('options', '')}".strip()
     given["client_encoding"] = "UTF8"
     given.setdefault("application_name", "hermes")

@@ -38,7 +38,9 @@ class PostgresEngine:
         return PostgresConnection(self._address)
 
     def _connect_writer(self) -> PostgresConnection:
-        return PostgresConnection(self._address, claims.open_for_runtime)
+        # A node that is stopped in a transaction must not hold its locks for longer than its lease.
+        address = self._address
+        return PostgresConnection(address, claims.open_for_runtime, idle=address.lease)
 
     @contextmanager
     def connect(self, clock: Clock) -> Iterator[Connection]:
