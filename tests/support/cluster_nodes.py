@@ -17,13 +17,20 @@ SECONDS = 30
 
 
 def with_lease(url, seconds=LEASE):
-    """Return the URL for nodes with short leases."""
-    return f"{url}&lease={seconds}"
+    """Return the URL for nodes with short leases, which refuse requests soon in an outage."""
+    return f"{url}{'&' if '?' in url else '?'}lease={seconds}&wait=1"
 
 
 def cluster_of(runtime):
     """The other nodes, as a runtime sees them."""
     return runtime._context.store.cluster
+
+
+async def until(condition, seconds=SECONDS):
+    """Wait until a condition holds."""
+    with trio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110 - nobody tells
+            await trio.sleep(0.02)
 
 
 class Cluster:
@@ -73,9 +80,7 @@ class Cluster:
 
     async def until(self, condition, seconds=SECONDS):
         """Wait until a condition holds, which may take some heartbeats."""
-        with trio.fail_after(seconds):
-            while not condition():  # noqa: ASYNC110 - nobody tells
-                await trio.sleep(0.02)
+        await until(condition, seconds)
 
     def owner(self, key):
         """Return who serves a conversation, if anybody does."""

@@ -17,14 +17,16 @@ from hermes.store import SessionStore
 from tests.support.cluster_nodes import SECONDS, inbound, with_lease
 from tests.support.postgres_databases import plain
 
+PROGRAM = "tests.support.cluster_program"
+
 
 class NodeProcess:
     """One process; see `cluster_program`."""
 
-    def __init__(self, url, name, seconds):
+    def __init__(self, url, name, seconds, wrong_by):
         self.name = name
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.cluster_program", url, name, str(seconds)],
+            [sys.executable, "-m", PROGRAM, url, name, str(seconds), str(wrong_by)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -95,8 +97,9 @@ class Processes:
         self._sent = {}
         self._number = 0
 
-    def start(self, name, seconds=0.05):
-        self.nodes.append(NodeProcess(with_lease(self.url, self.lease), name, seconds))
+    def start(self, name, seconds=0.05, wrong_by=0.0):
+        """Start a node, whose agent takes some seconds and whose clock is wrong by some."""
+        self.nodes.append(NodeProcess(with_lease(self.url, self.lease), name, seconds, wrong_by))
         return self.nodes[-1]
 
     def send(self, key):

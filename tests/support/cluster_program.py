@@ -2,21 +2,26 @@
 
 It prints `node ID` when it has joined and whenever it has another id, `begun TEXT` for each turn,
 and `ended TEXT` when its agent has finished. An agent takes `seconds`, the third argument. The
-program drains when its input ends.
+clock of the machine is wrong by the fourth one. The program drains when its input ends.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
 
 import trio
 
-from hermes import open_runtime
+right_time = time.time
+time.time = lambda: right_time() + float(sys.argv[4])  # before anything keeps a reference to it
+
+from hermes import open_runtime  # noqa: E402
 
 
 def say(*words):
-    print(*words, flush=True)
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
 
 
 async def main(url, name, seconds):
