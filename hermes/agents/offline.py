@@ -220,7 +220,7 @@ class OfflineAgent(Agent, RunsOnTrio):
         await answer.say(f"I will remember: {match['what']}\nAsk me later what you said about it.")
 
     async def _help(self, answer: _Answer, _: re.Match[str]) -> None:
-        await answer.say(f"{INTRODUCTION}\n{HELP}\n{self.hint}".rstrip())
+        await answer.say(f"{INTRODUCTION}\n{HELP}\n\n{self.hint}".rstrip())
 
 
 async def _find(turn: Turn, words: str) -> list[str]:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
+import pytest
 from playwright.sync_api import expect
+
+from hermes.adapters.http.web.assets import FOLDER
+from tests.support.browser import PROJECT
+
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+ONE_TEST = "tests/browser/test_harness.py::test_the_page_opens_without_a_problem"
+CODE = {".js", ".mjs", ".cjs", ".ts", ".wasm", ".map"}
 
 
 def test_the_page_opens_without_a_problem(page):
@@ -33,3 +42,34 @@ def test_what_a_page_must_not_do_is_noticed(new_context, web, problems):
     seen = "\n".join(problems._found)
     assert "on purpose" in seen
     assert "require-trusted-types-for" in seen
+
+
+@pytest.mark.parametrize(("required", "code", "outcome"), [
+    (True, 1, "1 error"), (False, 0, "1 skipped"),
+])  # fmt: skip
+def test_without_a_browser_ci_fails(tmp_path, required, code, outcome):
+    """Neither does the machine have one, nor can one be fetched."""
+    environment = {
+        "PATH": "/nonexistent", "HOME": str(tmp_path), "BROWSER_FOLDER": str(tmp_path),
+        "npm_config_registry": "http://127.0.0.1:9", "npm_config_fetch_retries": "0",
+    }  # fmt: skip
+    if required:
+        environment["REQUIRE_BROWSER"] = "1"
+    run = subprocess.run(
+        [*PYTEST, ONE_TEST], env=environment, cwd=PROJECT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (run.returncode, outcome in run.stdout) == (code, True), run.stdout + run.stderr
+
+
+def test_the_repository_has_no_code_for_browsers_but_the_page():
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    files = [PROJECT / name for name in listed.stdout.split("\0") if name]
+    found = {each for each in files if each.suffix in CODE}
+    assert found == {each for each in FOLDER.rglob("*") if each.suffix in CODE}
+    for each in found:
+        text = each.read_text()
+        assert "license" not in text.lower(), each
+        assert max(map(len, text.splitlines())) < 400, f"{each} is minified"

@@ -1,6 +1,6 @@
-"""A conversation with 10,000 messages: few of them are in the page, and it scrolls.
+"""A conversation with 10,000 messages: few of them are in the page, and it scrolls smoothly.
 
-How long tasks held the page is written to build/browser/long-tasks.json, and not judged.
+How long tasks held the page is written to build/browser/long-tasks.json.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from tests.support.page import answer, ask, messages
 MESSAGES = 10_000
 AT_ONCE = 500
 PAGES = 8
+LONGEST = 400
+"""Milliseconds; on a machine with nothing else to do there is no task of more than 50."""
 OBSERVE = """() => {
   window.longTasks = [];
   new PerformanceObserver((list) => {
@@ -68,3 +70,4 @@ def test_ten_thousand_messages_can_be_scrolled(page, web):
     tasks = sorted(page.evaluate("longTasks"), reverse=True)
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "long-tasks.json").write_text(json.dumps(tasks))
+    assert max(tasks, default=0) < LONGEST

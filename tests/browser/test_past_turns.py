@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from contextlib import closing
+from itertools import pairwise
 from urllib.parse import quote
 
 import pytest
@@ -16,6 +17,9 @@ from hermes.testing import ModelAnswer
 from tests.support.accessibility import look as look_at
 from tests.support.page import ask, say
 from tests.support.web import model_server
+
+ASKED = """() => performance.getEntriesByType("resource")
+  .filter(({ name }) => /messages.\\d+$/.test(name)).map(({ startTime }) => startTime)"""
 
 
 @tool
@@ -77,10 +81,13 @@ def test_a_turn_runs_again_beside_the_original(turn, width):
     turn.get_by_role("button", name="Run again").click()
     turn.get_by_label("Model", exact=True).fill("large")
     turn.get_by_label("Question").fill("what do you hear?")
+    turn.get_by_label("Instructions for this turn").fill("Speak like a gull.")
     turn.get_by_role("dialog").get_by_role("button", name="Run again").click()
     expect(turn.get_by_role("heading", name="Original and branch")).to_be_visible()
     expect(turn.get_by_role("region", name="Original").locator("del").first).to_have_text("see?")
     branch = turn.get_by_role("region", name="Branch", exact=True)
+    branch.get_by_text("Injected").first.click()
+    expect(branch.get_by_text("Speak like a gull.")).to_be_visible()
     expect(branch.locator("ins").first).to_have_text("hear?")
     expect(branch).to_contain_text("large sees blue water")
     wide = turn.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -125,6 +132,20 @@ def test_a_call_without_a_recorded_result_needs_an_approval(turn):
     turn.get_by_role("link", name="Open the chat").click()
     card = turn.get_by_role("region", name="Approve look")
     expect(card).to_contain_text('"where": "south"')
+
+
+def test_a_turn_that_runs_again_is_asked_for_at_most_once_a_second(page, web):
+    ask(page, "hello")
+    page.goto(f"{page.url.split('#')[0]}#/turns/{page.url.rpartition('/')[2]}/1")
+    page.get_by_role("button", name="Run again").click()
+    page.get_by_label("Question").fill("hold on")
+    page.get_by_role("dialog").get_by_role("button", name="Run again").click()
+    held = web.next_turn()
+    page.wait_for_function(f"() => ({ASKED})().length > 3")
+    held.finish("done")
+    at = page.evaluate(ASKED)
+    assert all(after - before >= 1000 for before, after in pairwise(at)), at
+    expect(page.get_by_role("heading", name="Original and branch")).to_be_visible()
 
 
 def test_a_turn_that_is_not_recorded(page):

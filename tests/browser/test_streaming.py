@@ -154,6 +154,22 @@ def test_steer(page, web):
     expect(answer(page, "echo: shorter, please")).to_be_visible()
 
 
+def test_a_running_answer_takes_what_is_steered(page, web):
+    say(page, "hold on")
+    turn = web.next_turn()
+    turn.emit("Once upon a time")
+    expect(running(page)).to_contain_text("Once upon a time")
+    composer(page).fill("about herons")
+    composer(page).press("Control+Enter")
+    while not (hints := web.call(turn.turn.steered)):
+        page.wait_for_timeout(20)
+    turn.finish(f"told {hints[0].content}")
+    expect(answer(page, "told about herons")).to_be_visible()
+    expect(messages(page).filter(has_text=re.compile("^about herons"))).to_have_count(1)
+    expect(page.get_by_role("region", name="Queue")).to_be_hidden()
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_be_hidden()
+
+
 def test_two_tabs_are_in_step(page, web, sign_in):
     ask(page, "hello")
     other = sign_in(web, page.url.partition("#")[2], context=page.context)

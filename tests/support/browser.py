@@ -20,7 +20,7 @@ CHROMIUM = "@sparticuz/chromium@153.0.0"
 AXE = "axe-core@4.14.0"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PROJECT = Path(__file__).parents[2]
-FOLDER = PROJECT / "build" / "browser"
+FOLDER = Path(os.environ.get("BROWSER_FOLDER", PROJECT / "build" / "browser"))
 ARGUMENTS = (
     "--disable-background-networking",
     "--disable-component-update",

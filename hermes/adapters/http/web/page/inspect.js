@@ -913,7 +913,7 @@ function compared(key, original, turn) {
 
 // The dialog that runs a turn again, in a branch.
 
-const WAIT = 700; // milliseconds between two looks at the turn that runs
+const WAIT = 1000; // milliseconds between two looks at the turn that runs
 
 /** Ask how to run a turn again, and open the result beside the original. */
 function runAgain(key, turn) {
