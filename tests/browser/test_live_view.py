@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import threading
 from functools import partial
 from urllib.parse import quote
 
 import pytest
+import trio
 from playwright.sync_api import expect
 
 from hermes import Inbound
 from tests.support.browser import axe_script
+from tests.support.compression import FULL, ScriptedCompressor, talk
 from tests.support.http_models import server_with
 from tests.support.live_page import (
     CHAT,
@@ -198,6 +201,30 @@ def test_the_limits_show_costs_and_paused_conversations(new_context, live):
     expect(page.get_by_role("region", name="Sessions that cost most")).to_contain_text(KEY)
     expect(page.get_by_text("No conversation is being compressed.")).to_be_visible()
     expect(page.get_by_text("No conversation is paused.")).to_be_visible()
+
+
+def test_a_running_compression_is_shown_with_its_lease(new_context, path):
+    begun, go = threading.Event(), threading.Event()
+
+    async def wait(request):
+        begun.set()
+        await trio.to_thread.run_sync(go.wait)
+
+    with live_server(path, compressor=ScriptedCompressor(wait)) as live:
+        page = open_live(new_context, live, "/limits")
+        leases = page.get_by_role("region", name="Running compressions")
+        expect(page.get_by_text("No conversation is being compressed.")).to_be_visible()
+        live.call(partial(talk, live.server.runtime, FULL, key=KEY))
+        compress = live.server.runtime.conversation(KEY).compress
+        compressing = threading.Thread(target=live.call, args=[compress])
+        compressing.start()
+        assert begun.wait(30)
+        expect(leases).to_contain_text(KEY)
+        expect(leases).to_contain_text(re.compile(r"\d:\d\d"))
+        go.set()
+        compressing.join()
+        expect(page.get_by_text("No conversation is being compressed.")).to_be_visible()
+        new_context.close()
 
 
 def test_updates_come_over_the_stream_alone(new_context, live):

@@ -9,7 +9,7 @@ from hermes import TurnResult
 from hermes.events import ReasoningDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, Source, ToolCall, Usage
 from tests.support.accessibility import look
-from tests.support.page import ask, composer, messages, say
+from tests.support.page import answer, ask, composer, messages, say
 
 PLAN = """Here is a plan for **two days** in Tromsø.
 
@@ -83,6 +83,12 @@ def test_dialogs_and_menus(story):
     story.keyboard.press("?")
     expect(story.get_by_role("dialog")).to_be_visible()
     assert look(story, "shortcuts") == []
+    for name in ("Usage", "Branches"):
+        story.keyboard.press("Escape")
+        expect(story.get_by_role("dialog")).to_be_hidden()
+        story.get_by_role("button", name=name).or_(story.get_by_title(name)).first.click()
+        expect(story.get_by_role("dialog")).to_be_visible()
+        assert look(story, name.lower()) == []
     story.keyboard.press("Escape")
     expect(story.get_by_role("dialog")).to_be_hidden()
     story.get_by_role("button", name="Options of this conversation").click()
@@ -92,6 +98,23 @@ def test_dialogs_and_menus(story):
 def test_an_empty_chat(page):
     expect(composer(page)).to_be_visible()
     assert look(page, "empty") == []
+
+
+def test_errors_and_lost_connections(page, web, problems):
+    problems.expect("ERR_INTERNET_DISCONNECTED", "ERR_NETWORK", "404")
+    say(page, "hold on")
+    web.next_turn().finish(ValueError("no such bird"))
+    expect(page.locator(".note.error")).to_be_visible()
+    page.context.set_offline(True)
+    say(page, "are you there?")
+    expect(page.get_by_text("Not sent yet")).to_be_visible()
+    expect(page.locator(".connection")).to_have_attribute("data-state", "offline")
+    assert look(page, "offline") == []
+    page.context.set_offline(False)
+    expect(answer(page, "echo: are you there?")).to_be_visible()
+    page.goto(f"{web.url}/#/turns/none/7")
+    expect(page.get_by_role("alert")).to_be_visible()
+    assert look(page, "no-turn") == []
 
 
 def test_the_list_on_a_phone(story):

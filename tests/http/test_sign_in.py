@@ -16,7 +16,7 @@ from hermes.adapters.http.access.logins import FAILED
 from hermes.adapters.http.credentials import digest_of, new_secret
 from hermes.adapters.http.errors import ApiError
 from hermes.adapters.http.web import people
-from hermes.messages import Person
+from hermes.messages import Person, TurnResult, Usage
 from hermes.testing import inspect
 from tests.support.http import Server, http_server, new_token, sign_in
 
@@ -157,6 +157,24 @@ async def test_a_session_uses_the_api_under_the_platform_web(server):
     await sign_in(server, again, ANN)
     listed = (await again.get("/api/conversations")).json()["conversations"]
     assert [each["id"] for each in listed] == [created["id"]]
+
+
+async def test_the_costs_of_a_person_are_those_of_all_browsers(path):
+    async def costly(turn):
+        return TurnResult(text="ok", usage=(Usage(input_tokens=1, cost=0.5),))
+
+    async with http_server(path, costly) as server:
+        for person, browsers in ((ANN, 2), (BOB, 1)):
+            for _ in range(browsers):
+                client = server.browser()
+                await sign_in(server, client, person)
+                rest = "/api/conversations/name:trip/messages"
+                assert (await client.post(rest, json={"text": "hello"})).status_code == 200
+        costs = await server.runtime.api.costs_today()
+    assert {each.payer: each.cost for each in costs.payers} == {
+        "web/usr_ann": 1,
+        "web/usr_bob": 0.5,
+    }
 
 
 async def test_without_rules_for_the_web_nobody_sends_a_message(path):

@@ -47,12 +47,13 @@ class LiveAgent(PageAgent):
 
 
 @contextmanager
-def live_server(path, *, errors=()):
+def live_server(path, *, errors=(), compressor=None):
     """Serve the page; replies to the chat of ann get these errors first."""
+    compressor = ScriptedCompressor() if compressor is None else compressor
     agent, adapter = LiveAgent(), MemoryAdapter(errors=[*errors])
     opening = partial(
         http_server, path, None, build_agent=lambda _: agent, agent_spec=agent.describe,
-        adapters=[adapter], compressor=ScriptedCompressor(),
+        adapters=[adapter], compressor=compressor,
         runtime_config=Config(compression=SMALL, drain_timeout=0.1, max_agents=5000),
     )  # fmt: skip
     with running(opening) as (server, token):
