@@ -103,7 +103,7 @@ class StoreActor:
         self._failure: StoreFailed | None = None
         self._unindexed = trio.Event()
         set_event(self._unindexed)  # an earlier process may have left some
-        self._forget_closed = cleanup.SteadyCleanup(clock)
+        self._forget_closed = cleanup.SteadyCleanup(*connections.writer.db.times(clock))
         self._commits = self._committed = self._largest = self._flushes = 0
         self._hooks = HookRunner(
             hooks,

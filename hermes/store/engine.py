@@ -85,6 +85,10 @@ class Connection(Host, Protocol):
         """Run work that only reads, in one read transaction. Raises errors of the store only."""
         ...
 
+    def times(self, clock: Clock) -> tuple[float, float]:
+        """Return the wall time and the steady time that a transaction would have now."""
+        ...
+
     # Errors
 
     def translate(self, error: Exception, undone: str = "nothing was stored") -> Exception:

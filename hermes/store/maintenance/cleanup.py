@@ -14,7 +14,7 @@ from hermes.store.maintenance import file_checks
 from hermes.store.recordings import rows as recordings
 from hermes.store.records import key_value, tool_records
 from hermes.store.responses import erasure, rows as responses
-from hermes.store.transaction import ALL_ROWS, Clock, Transaction, Work
+from hermes.store.transaction import ALL_ROWS, Transaction, Work
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -239,9 +239,10 @@ class SteadyCleanup:
     also has the last receipt of each day, by the believed time: no later one is deleted.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._started = clock.wall()
-        self._seen = self._steady_since = clock.steady()
+    def __init__(self, wall: float, steady: float) -> None:
+        """Begin with the times that a transaction would have now."""
+        self._started = wall
+        self._seen = self._steady_since = steady
         self._offset = self._started - self._seen
         self._believed: float | None = None
         self._written = -math.inf

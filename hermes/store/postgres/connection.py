@@ -202,13 +202,16 @@ class PostgresConnection:
         return self._writer
 
     def _transaction(self, db: Driver, clock: Clock) -> PostgresTransaction:
-        # The clock of the server: all its nodes have it. A test may give its own.
+        times = self.times(clock)
+        return PostgresTransaction(
+            self, *times, clock.hex8, driver=db, cursor=db.cursor(), living=self.living
+        )
+
+    def times(self, clock: Clock) -> tuple[float, float]:
+        """Return the time of the server, which all nodes have. A test may give its own clock."""
         now = time.time() + self._ahead
         wall = now if clock.wall is time.time else clock.wall()
-        steady = now if clock.steady is time.monotonic else clock.steady()
-        return PostgresTransaction(
-            self, wall, steady, clock.hex8, driver=db, cursor=db.cursor(), living=self.living
-        )
+        return wall, now if clock.steady is time.monotonic else clock.steady()
 
     def commit(self) -> None:
         """Commit the transaction; if the connection is lost meanwhile, find out whether it was.

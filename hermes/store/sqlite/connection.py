@@ -140,6 +140,10 @@ class Database(Connection):
         finally:
             self.roll_back()
 
+    def times(self, clock: Clock) -> tuple[float, float]:
+        """Return the time of the process."""
+        return clock.wall(), clock.steady()
+
     def _read_again(self, clock: Clock, work: Work[R], error: Exception) -> R:
         """Read with invalid UTF-8 replaced if that was the error, else raise it as ours."""
         if not isinstance(error, UnicodeDecodeError):
