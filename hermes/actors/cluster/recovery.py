@@ -17,6 +17,7 @@ from hermes.actors.context import RuntimeContext
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.retries import TEMPORARY
 from hermes.background import set_event
+from hermes.errors import NotOwner
 from hermes.messages import Claim
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -87,8 +88,12 @@ class Recovery:
     async def _hand_over(self, session_key: str, claim: Claim | None, after: int) -> None:
         """Wake an idle conversation; one that is busy takes its messages after this id now."""
         actor = self._registry.find(session_key) if self.finished.is_set() else None
-        if actor is not None and actor.claim == claim and await actor.fetch(after):
-            return
+        if actor is not None and actor.claim == claim:
+            try:
+                if await actor.fetch(after):
+                    return
+            except NotOwner:  # the actor was told
+                return
         if session_key not in self._registry.quarantined:
             self._registry.actor(session_key, claim).wake()
 
