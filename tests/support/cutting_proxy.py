@@ -101,7 +101,7 @@ class CuttingProxy:
             if data and cut != "before":
                 other.sendall(data)
             if cut == "after":
-                while not other.recv(SIZE).endswith(COMMITTED):
+                while (answer := other.recv(SIZE)) and not answer.endswith(COMMITTED):
                     pass
         except OSError:
             data, cut = b"", None
