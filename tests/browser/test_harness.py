@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from hermes.adapters.http.web.assets import FOLDER
 from tests.support.browser import PROJECT
+from tests.support.page import ask
 
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 ONE_TEST = "tests/browser/test_harness.py::test_the_page_opens_without_a_problem"
@@ -23,6 +24,16 @@ def test_the_page_opens_without_a_problem(page):
     expect(page).to_have_title("New conversation · Hermes")
     expect(page.get_by_role("link", name="Hermes, home")).to_be_visible()
     assert "trio_asyncio" not in sys.modules
+
+
+@pytest.mark.parametrize("languages", ['["en-US@posix"]', '["de-DE", "en_GB", "C"]', "[]"])
+def test_the_page_opens_in_every_language(new_context, sign_in, web, languages):
+    context = new_context()
+    context.add_init_script(
+        f"Object.defineProperty(Navigator.prototype, 'languages', {{ value: {languages} }})"
+    )
+    context.request.post(f"{web.url}/api/sign-in", data={"token": web.sign_in_token()})
+    ask(sign_in(web, context=context), "hello")
 
 
 def test_what_a_page_must_not_do_is_noticed(new_context, web, problems):

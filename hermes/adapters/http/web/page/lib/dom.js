@@ -140,8 +140,9 @@ export const narrow = matchMedia("(max-width: 760px)");
 
 // Numbers and times as people read them. Times are seconds since 1970, as in the API.
 
-// The texts of the page are English, so dates are, too: in the variant of the reader.
-const locale = navigator.languages.find((each) => each.startsWith("en")) ?? "en-GB";
+// The texts of the page are English, so dates are, too: in the variant of the reader. Some systems
+// name a language that Intl refuses, such as "en-US@posix".
+const locale = navigator.languages.find((each) => /^en(-[a-z0-9]{2,8})*$/i.test(each)) ?? "en-GB";
 const clock = new Intl.DateTimeFormat(locale, { hour: "numeric", minute: "2-digit" });
 const exact = new Intl.DateTimeFormat(locale, { dateStyle: "full", timeStyle: "medium" });
 const short = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short" });
