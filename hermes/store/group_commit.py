@@ -50,7 +50,7 @@ def commit_group(
     try:
         tx = db.begin(clock, batch)
         try:
-            outcomes = [_run(db, tx, work) for work in batch]
+            outcomes = [_run(db, tx, work) for work in tx.in_order(batch)]
             db.check()
         finally:
             tx.close()

@@ -244,6 +244,13 @@ class Transaction(abc.ABC):
         del session_key
         return None
 
+    def in_order(self, batch: Sequence[Work[R]]) -> Iterable[Work[R]]:
+        """Return the requests of a group commit as they shall run, one after the other.
+
+        An engine may do several at once when they are asked for, and return their results.
+        """
+        return batch
+
     # Maintenance
 
     @abc.abstractmethod
@@ -269,12 +276,17 @@ class Work(Protocol[R_co]):
     def __call__(self, tx: Transaction, /) -> R_co: ...
 
 
+Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
+
+
 @attrs.frozen
 class KeyedWork(Generic[R]):
     """Work whose session_key is known before it runs, for an engine that locks it first."""
 
     work: Work[R]
     session_key: str
+    call: Call | None = None
+    """The store function and its arguments."""
 
     def __call__(self, tx: Transaction, /) -> R:
         return self.work(tx)

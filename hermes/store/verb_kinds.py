@@ -125,7 +125,7 @@ class _WritingVerb(_TransactionVerb[P, R]):
                 return function(tx, *args, **kwargs)
 
             key = key_of(args, kwargs)
-            return run(work if key is None else KeyedWork(work, key))
+            return run(work if key is None else KeyedWork(work, key, (function, args, kwargs)))
 
         return method
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import attrs
 
@@ -20,7 +21,7 @@ from hermes.messages import (
 )
 from hermes.store.attachments import rows as attachments
 from hermes.store.conversations import codec, inbox, sessions
-from hermes.store.transaction import ALL_ROWS, Transaction, Value
+from hermes.store.transaction import ALL_ROWS, Transaction
 
 _COLUMNS = "(id, role, content, created_at, platform_message_id, extra) VALUES (?, ?, ?, ?, ?, ?)"
 _INSERT = f"INSERT INTO messages {_COLUMNS}"
@@ -43,6 +44,10 @@ FIND_PLATFORM_MESSAGE = (
     "SELECT a.id FROM sessions s JOIN arrivals a ON a.id >> 32 = +s.no "
     "WHERE s.id = ?1 AND a.platform_message_id = ?2"
 )
+
+
+Columns: TypeAlias = tuple[str, str | None, float, str | None, str | None]
+"""Role, content, creation time, platform id, and the other fields as JSON."""
 
 
 @attrs.define
@@ -166,24 +171,29 @@ def append_rows(
     tx: Transaction, session_id: str, messages: Sequence[Message]
 ) -> tuple[Head, list[StoredMessage]]:
     """Append all messages as one block; return the new head, and the rows as they are stored."""
-    values: list[tuple[Value, ...]] = []
     if any(message.parts for message in messages):
         messages = attachments.use_in_session(tx, session_id, messages)
-    for message in messages:
-        at = tx.now if message.timestamp is None else message.timestamp
-        extra = codec.encode_extra(message)  # may raise, so it comes before the first write
-        text = codec.text_of(message)
-        platform_id = codec.without_nul(message.platform_message_id)
-        values.append((message.role, text, at, platform_id, extra))
+    columns = values(messages, tx.now)  # may raise, so it comes before the first write
     calls = codec.tool_calls_in(messages)
-    if not values:
+    if not columns:
         return _require_open(tx, session_id).head, []
-    counters = _update_counters(tx, session_id, len(values), len(values), calls)
-    first = counters.no * codec.SPAN + counters.seq - len(values) + 1
-    rows = [(message_id, *row) for message_id, row in enumerate(values, first)]
+    counters = _update_counters(tx, session_id, len(columns), len(columns), calls)
+    first = counters.no * codec.SPAN + counters.seq - len(columns) + 1
+    rows = [(message_id, *row) for message_id, row in enumerate(columns, first)]
     tx.run_each(_INSERT_ARRIVAL if tx.has_arrivals else _INSERT, rows)
     tx.unindexed = True
     return counters.head, codec.to_messages(rows)
+
+
+def values(messages: Sequence[Message], now: float) -> list[Columns]:
+    """Return what is stored of messages, without their ids. Raises `ValueError`."""
+    rows: list[Columns] = []
+    for message in messages:
+        at = now if message.timestamp is None else message.timestamp
+        extra = codec.encode_extra(message)
+        platform_id = codec.without_nul(message.platform_message_id)
+        rows.append((message.role, codec.text_of(message), at, platform_id, extra))
+    return rows
 
 
 def _find_platform_message(

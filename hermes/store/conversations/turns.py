@@ -80,12 +80,12 @@ def accept(
     was used for another message. (A platform may send an event again in another form; it gets the
     first receipt.) Raises `StoreBusy` if the write-ahead log has reached its limit.
     """
-    inbound, body = _validated(tx, inbound)
+    inbound, body = validated(tx, inbound)
     source, key = inbound.source, inbound.session_key
-    event, digest = inbound.identity, _digest(tx, inbound)
+    event, content = inbound.identity, digest(tx, inbound)
     row = tx.one(FIND_EVENT, *event, key)
     if row is not None:
-        return _repeated(tx, inbound, Receipt(*row[:-1]), same=row[-1] in {None, digest})
+        return _repeated(tx, inbound, Receipt(*row[:-1]), same=row[-1] in {None, content})
     if tx.db.refusal is not None:
         raise StoreBusy(tx.db.refusal)
     waiting, previous = inbox.count_and_last(tx, key)
@@ -98,7 +98,7 @@ def accept(
     # Without other open rows, this runtime starts a turn at once: it is the first attempt.
     here = tx.db.node == (0 if claim is None else claim.node)
     starts = not waiting and tx.db.delivers and here
-    inbox_id = tx.insert(INSERT_MESSAGE, *event, digest, *located, body, tx.now, starts)
+    inbox_id = tx.insert(INSERT_MESSAGE, *event, content, *located, body, tx.now, starts)
     receipt = Receipt(inbox_id, *located, tx.now)
     if inbound.parts or inbound.request is not None:
         _add_details(tx, receipt, inbound)
@@ -156,14 +156,14 @@ def open_route(tx: Transaction, key: str, metadata: JsonObject | None = None) ->
     return *routes.ensure_open(tx, key, found), expired
 
 
-def _digest(tx: Transaction, inbound: Inbound) -> str:
+def digest(tx: Transaction, inbound: Inbound) -> str:
     """Return a fingerprint of what the message says."""
     parts = inbound.parts and attachments.by_content(tx, inbound.parts)
     content = _SORTED.encode([inbound.text, parts])
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _validated(tx: Transaction, inbound: Inbound) -> tuple[Inbound, str]:
+def validated(tx: Transaction, inbound: Inbound) -> tuple[Inbound, str]:
     """Return the message as it will be read back, and its JSON; `ValueError` if it is invalid."""
     routes.require_key(inbound.session_key)
     if inbound.parts:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from hermes.errors import StoreRefused
 from hermes.store.postgres.driver import Driver
+from hermes.store.postgres.functions import FUNCTIONS
 from hermes.store.postgres.tables import ACCESS, CONVERSATIONS, FILES, RUNTIME
 
 TRIGGERS = """
@@ -95,7 +96,7 @@ CREATE INDEX listeners_of_node ON listeners (node);
 """
 
 MIGRATIONS: tuple[str, ...] = (
-    CONVERSATIONS + RUNTIME + ACCESS + FILES + TRIGGERS + WRITERS + CLUSTER,
+    CONVERSATIONS + RUNTIME + ACCESS + FILES + TRIGGERS + WRITERS + CLUSTER + FUNCTIONS,
 )
 
 STORE, COPY = "hermes_schema", "hermes_copy"

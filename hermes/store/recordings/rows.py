@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import astuple
@@ -129,15 +129,31 @@ def add(
     tx: Transaction, no: int, turn_id: int, record: TurnRecord, added: Sequence[StoredMessage]
 ) -> None:
     """Store what is recorded of a turn whose rows were added to a session."""
-    details: str | None = None
-    if record.calls or record.events or record.agent or record.error or record.repeats:
-        details = _encode(_details(tx, no, record)).decode()
+    details = encode(record, _Contents(tx, no))
     rows = (added[0].id, len(added)) if added else (0, 0)
     tx.run(_INSERT, no, turn_id, *rows, record.started_at, tx.now, record.status, details)
 
 
-def _details(tx: Transaction, no: int, record: TurnRecord) -> Details:
-    contents = _Contents(tx, no)
+class Contents(Protocol):
+    """Where the contents of a turn are stored, and the session that its numbers belong to."""
+
+    def required(self, content: Content) -> int:
+        """Return the number of a content."""
+        ...
+
+    def number_of(self, session_id: str) -> int:
+        """Return the number of a session; 0 for that of the turn, or if it has no row."""
+        ...
+
+
+def encode(record: TurnRecord, contents: Contents) -> str | None:
+    """Return what the row of a turn has as JSON, or None if that is nothing."""
+    if record.calls or record.events or record.agent or record.error or record.repeats:
+        return _encode(_details(record, contents)).decode()
+    return None
+
+
+def _details(record: TurnRecord, contents: Contents) -> Details:
     calls: list[StoredCall] = []
     before: tuple[object, ...] | None = None
     for call in record.calls:
@@ -155,10 +171,6 @@ class _Contents:
         self.tx = tx
         self.no = no
         self._ids: dict[str, int] = {}
-
-    def id_of(self, content: Content | None) -> int | None:
-        """Return the number of a content, which is stored if it is new."""
-        return None if content is None else self.required(content)
 
     def required(self, content: Content) -> int:
         """Return the number of a content, which is stored if it is new."""
@@ -178,15 +190,19 @@ class _Contents:
         return 0 if row is None or row[0] == self.no else int(row[0])
 
 
-def _stored(contents: _Contents, call: RecordedCall, *, repeated: bool) -> StoredCall:
+def _number(contents: Contents, content: Content | None) -> int | None:
+    return None if content is None else contents.required(content)
+
+
+def _stored(contents: Contents, call: RecordedCall, *, repeated: bool) -> StoredCall:
     history: tuple[int, ...] | int | None = None if repeated else call.history
     if not repeated and len(call.history) > 2 * MAX_RANGES:
         history = contents.required(Content.of(_encode(call.history).decode()))
     return StoredCall(
         settings=contents.required(call.settings),
-        tools=contents.id_of(call.tools),
-        system=contents.id_of(call.system),
-        injected=contents.id_of(call.injected),
+        tools=_number(contents, call.tools),
+        system=_number(contents, call.system),
+        injected=_number(contents, call.injected),
         session_no=0 if repeated or not call.history else contents.number_of(call.session_id),
         history=history,
         rows=call.rows,
