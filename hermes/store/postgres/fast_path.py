@@ -34,7 +34,6 @@ from hermes.store.transaction import KeyedWork, Transaction, Work
 
 R = TypeVar("R")
 Fields: TypeAlias = dict[str, Any]
-Answer: TypeAlias = list[Any]
 _ENCODER: Final = msgspec.json.Encoder()
 _REPLY_END: Final = '"messages":null,"calls":[]}'
 _FIND_CONTENTS: Final = "SELECT digest, id FROM contents WHERE digest = ANY (CAST(? AS text[]))"
@@ -52,8 +51,8 @@ class _Request:
     work: KeyedWork[Any]
     fields: Callable[[Mapping[str, int]], Fields]
     """Returns the fields, for the numbers of the contents that are known."""
-    done: Callable[[Answer], object]
-    """Returns the result of the verb."""
+    done: Callable[[str], object]
+    """Returns the result of the verb for an answer."""
     digests: frozenset[str] = frozenset()
     """The contents that it refers to."""
 
@@ -102,7 +101,7 @@ def _run(tx: Transaction, requests: Sequence[_Request]) -> Iterator[Work[Any]]:
             found = tx.all(function, f"[{','.join(encoded.values())}]", tx.now)
             for at, (answer,) in zip(encoded, found, strict=True):
                 if answer is not None:
-                    answers[at] = requests[at].done(msgspec.json.decode(answer))
+                    answers[at] = requests[at].done(answer)
     for at, request in enumerate(requests):
         yield partial(_return, answers[at]) if at in answers else request.work
 
@@ -132,6 +131,10 @@ def _finite(*values: float | None) -> None:
 
 # accept
 
+_RouteColumns: TypeAlias = tuple[
+    str, str, int, str, str, str | None, str | None, str | None, float | None, float, str | None
+]
+_decode_accept = msgspec.json.Decoder(tuple[int, _RouteColumns, int, int, int, int, int]).decode
 _ACCEPT: Final = "SELECT hermes_accept(CAST(? AS json), ?)::text"
 
 
@@ -166,8 +169,8 @@ def _accept(
         "delivers": int(tx.db.delivers),
     }
 
-    def done(answer: Answer) -> Accepted:
-        inbox_id, columns, count, revision, rewrites, waiting, previous = answer
+    def done(answer: str) -> Accepted:
+        inbox_id, columns, count, revision, rewrites, waiting, previous = _decode_accept(answer)
         route = Route(*columns)
         accepted = Accepted(
             Receipt(inbox_id, key, route.session_id, route.epoch, tx.now),
@@ -185,6 +188,7 @@ def _accept(
 
 # commit_turn
 
+_decode_commit = msgspec.json.Decoder(tuple[int, int, int, int, list[int]]).decode
 _COMMIT_TURN: Final = "SELECT hermes_commit_turn(CAST(? AS json), ?)::text"
 
 
@@ -222,8 +226,8 @@ def _commit_turn(tx: Transaction, work: KeyedWork[Any], turn: TurnCommit) -> _Re
     def complete(known: Mapping[str, int]) -> Fields:
         return fields | _record_fields(turn, known)
 
-    def done(answer: Answer) -> Committed:
-        first, count, revision, rewrites, sent = answer
+    def done(answer: str) -> Committed:
+        first, count, revision, rewrites, sent = _decode_commit(answer)
         added = codec.to_messages([(n, *row) for n, row in enumerate(rows, first)])
         for outbox_id, reply, body in zip(sent, turn.outbox, bodies, strict=True):
             identity = (outbox_id, turn.session_key, turn_id, reply.lane)
@@ -241,7 +245,7 @@ _ROW: Final = ("n", "role", "content", "created_at", "platform_id", "extra")
 
 
 def _reply_fields(reply: Reply | None, session_id: str) -> Fields:
-    """Return the reply as it is without rows, or in two parts: the ids of the rows come between."""
+    """Return the reply in two parts: the ids of its rows come between."""
     if reply is None:
         return {}
     calls = codec.encode_json(reply.calls)

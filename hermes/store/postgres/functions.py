@@ -138,10 +138,8 @@ BEGIN
       VALUES (request.key, request.turn_id, item.lane, item.body, now) RETURNING id INTO number;
       sent := sent || number;
     END LOOP;
-    IF request.row_count > 0 AND request.reply_end IS NOT NULL THEN
-      request.reply := format('%s"messages":[%s,%s]%s', request.reply, first_id,
-        first_id + request.row_count - 1, request.reply_end);
-    END IF;
+    request.reply := request.reply || '"messages":' || CASE WHEN request.row_count = 0 THEN 'null'
+      ELSE format('[%s,%s]', first_id, first_id + request.row_count - 1) END || request.reply_end;
     FOREACH number IN ARRAY request.inbox_ids LOOP
       UPDATE inbox SET state = 'done', closed_at = now, body = NULL, turn_id = request.answered,
         reply = CASE WHEN id = request.answered THEN request.reply END
