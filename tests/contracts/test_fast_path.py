@@ -302,6 +302,56 @@ def test_a_turn_of_a_compressed_session(both):
     assert both.slow_do("commit_turn", turn(accepted)).moved
 
 
+def test_the_first_attempt_is_counted_if_a_turn_starts_at_once(both):
+    begin(both)
+    for store in both.stores:
+        store._db.delivers = True
+    ask(both, "a")
+    ask(both, "b")
+    assert [row.attempts for row in both.do("open_inbox", "k")] == [1, 0]
+
+
+def test_a_turn_from_before_the_conversation_was_away_and_came_back(both):
+    session = begin(both).head.session_id
+    accepted = ask(both)
+    both.do("new_session", "k")
+    both.do("switch", "k", session)
+    assert isinstance(both.slow_do("commit_turn", turn(accepted)), Discarded)
+
+
+def test_a_turn_for_messages_that_are_closed_or_of_another_key(both):
+    begin(both)
+    closed = ask(both)
+    both.do("withdraw", "k", closed.receipt.inbox_id)
+    assert isinstance(both.slow_do("commit_turn", turn(closed)), Discarded)
+    begin(both, "k2")
+    mine, other = ask(both, "mine"), ask(both, "other", "k2")
+    assert isinstance(both.slow_do("commit_turn", turn(mine, other)), Discarded)
+
+
+def test_a_clock_that_is_set_back(both):
+    begin(both)
+    accepted = ask(both)
+    both.pass_time(-100)
+    both.fast_do("commit_turn", turn(accepted))
+
+
+def test_a_turn_clears_the_notice(both):
+    accepted = both.do("accept", inbound("early"), policy=IDLE)
+    both.do("commit_turn", turn(accepted, policy=IDLE))
+    both.pass_time(601)
+    accepted = both.do("accept", inbound("late"), policy=IDLE)
+    both.do("commit_turn", turn(accepted, rows=PAIR[:1], record=None))
+    both.pass_time(601)
+    both.do("sweep_expired")
+    assert both.do("get_route", "k").notice == "expired"
+    [store.create_session(store.get_route("k").session_id, "t") for store in both.stores]
+    accepted = both.fast_do("accept", inbound("last"), policy=IDLE)
+    assert accepted.route.notice == "expired"
+    both.fast_do("commit_turn", turn(accepted))
+    assert both.do("get_route", "k").notice is None
+
+
 def test_two_keys_of_one_session(both):
     session = begin(both).head.session_id
     both.do("switch", "k2", session, any_key=True)

@@ -70,7 +70,7 @@ BEGIN
     SELECT s.* INTO session FROM routes r JOIN sessions s ON s.id = r.session_id
     WHERE r.session_key = request.key AND r.session_id = request.session_id
       AND r.epoch = request.epoch AND r.pending_title IS NULL AND s.end_reason IS NULL
-      AND s.revision = request.revision AND s.revision > 0
+      AND s.revision = request.revision
       AND s.seq + request.row_count < 4294967296
     FOR NO KEY UPDATE OF s;
     IF NOT FOUND OR (SELECT count(*) FROM inbox WHERE id = ANY (request.inbox_ids)
