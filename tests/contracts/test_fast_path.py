@@ -9,8 +9,9 @@ from hypothesis import event, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
-from hermes.errors import EventConflict, Overloaded
+from hermes.errors import EventConflict, NotOwner, Overloaded
 from hermes.messages import (
+    Accepted,
     ApiRequest,
     Committed,
     Content,
@@ -28,6 +29,7 @@ from hermes.messages import (
     Usage,
 )
 from hermes.store import Rotation
+from hermes.store.cluster import claims, nodes
 from tests.support.examples import examples
 from tests.support.two_paths import Asked, opened
 
@@ -350,6 +352,76 @@ def test_a_turn_clears_the_notice(both):
     assert accepted.route.notice == "expired"
     both.fast_do("commit_turn", turn(accepted))
     assert both.do("get_route", "k").notice is None
+
+
+def start_node(both, name):
+    node = both.transact(lambda tx: nodes.register(tx, name, 1000.0))
+    both.transact(lambda tx: tx.run("UPDATE nodes SET lease_until = 9e9"))  # by no clock
+    return node
+
+
+def fenced(both, claim, work):
+    """Run work under a claim. Return its result, and how many requests a verb has done."""
+    before = both.fast.by_verb
+    result = both.transact(claims.Fenced(work, claim.session_key, claim=claim))
+    return result, both.fast.by_verb - before
+
+
+def test_a_claim_that_holds(both):
+    begin(both)
+    node = start_node(both, "one")
+    [claim] = both.transact(lambda tx: claims.claim(tx, node, ["k"]))
+    accepted, by_verb = fenced(both, claim, asked.accept(inbound()))
+    assert by_verb == 0
+    done, by_verb = fenced(both, claim, asked.commit_turn(turn(accepted)))
+    assert isinstance(done, Committed)
+    assert by_verb == 0
+
+
+def test_a_claim_that_was_taken(both):
+    begin(both)
+    accepted = ask(both)
+    one, two = start_node(both, "one"), start_node(both, "two")
+    [old] = both.transact(lambda tx: claims.claim(tx, one, ["k"]))
+    both.transact(lambda tx: nodes.leave(tx, one))
+    [new] = both.transact(lambda tx: claims.claim(tx, two, ["k"]))
+    work = asked.commit_turn(turn(accepted))
+    for claim in (old, replace(new, fence=old.fence), replace(new, node=one)):
+        for request in (work, asked.accept(inbound("another"))):
+            assert isinstance(fenced(both, claim, request)[0], NotOwner)
+    assert isinstance(fenced(both, new, work)[0], Committed)
+
+
+def test_a_claim_of_another_key_is_for_the_verb(both):
+    begin(both)
+    begin(both, "k2")
+    node = start_node(both, "one")
+    [claim] = both.transact(lambda tx: claims.claim(tx, node, ["k2"]))
+    accepted, by_verb = fenced(both, claim, asked.accept(inbound()))
+    assert (type(accepted), by_verb) == (Accepted, 1)
+
+
+def test_a_message_is_for_the_node_that_serves_its_conversation(both):
+    begin(both)
+    one, two = start_node(both, "one"), start_node(both, "two")
+    for store in both.stores:
+        store._db.node, store._db.living, store._db.delivers = one, [two], True
+    assert both.slow_do("accept", inbound("placed")).claim.node == two
+    both.do("withdraw", "k", 2)
+    for node, attempts in ((one, 0), (two, 1)):
+        for store in both.stores:
+            store._db.node = node
+        accepted = both.fast_do("accept", inbound(f"for {node}"))
+        assert accepted.claim.node == two
+        assert [row.attempts for row in both.do("open_inbox", "k")] == [attempts]
+        both.do("withdraw", "k", accepted.receipt.inbox_id)
+    both.transact(lambda tx: nodes.leave(tx, two))
+    for store in both.stores:
+        store._db.living = [one]
+    assert both.slow_do("accept", inbound("placed again")).claim.node == one
+    for store in both.stores:
+        store._db.living = None
+    assert both.fast_do("accept", inbound("without nodes")).claim is None
 
 
 def test_two_keys_of_one_session(both):

@@ -9,6 +9,7 @@ import re
 import psycopg
 
 from hermes.store import SessionStore
+from hermes.store.cluster.claims import Fenced
 from hermes.store.group_commit import commit_group
 from hermes.store.transaction import KeyedWork
 from hermes.store.verbs import StoreVerbs
@@ -45,6 +46,8 @@ class CountingStore(SessionStore):
     by_verb = 0
 
     def counted(self, work):
+        if isinstance(work, Fenced):
+            return Fenced(self.counted(work.work), work.session_key, claim=work.claim)
         if not isinstance(work, KeyedWork):
             return work
 
@@ -70,7 +73,7 @@ class VerbStore(CountingStore):
 
     def counted(self, work):
         counted = super().counted(work)
-        if isinstance(counted, KeyedWork):
+        if isinstance(counted, KeyedWork) and not isinstance(counted, Fenced):
             return KeyedWork(counted.work, counted.session_key)
         return counted
 
@@ -116,6 +119,10 @@ class TwoPaths:
         done = self.do(verb, *args, **kwargs)
         assert self.fast.by_verb == before + 1
         return done
+
+    def transact(self, work):
+        """Run the same work on both stores. Return its result or its error."""
+        return self.do("transact", work)
 
     def check(self):
         """Compare all rows of all tables."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import attrs
 import msgspec
 
 from hermes.messages import (
     Accepted,
+    Claim,
     Committed,
     Content,
     ExpiryPolicy,
@@ -28,9 +29,13 @@ from hermes.messages import (
     TurnCommit,
     Usage,
 )
+from hermes.store.cluster.claims import Fenced
 from hermes.store.conversations import codec, inbox, messages, routes, turns, usage
 from hermes.store.recordings import rows as recordings
 from hermes.store.transaction import KeyedWork, Transaction, Work
+
+if TYPE_CHECKING:
+    from hermes.store.postgres.transaction import PostgresTransaction
 
 R = TypeVar("R")
 Fields: TypeAlias = dict[str, Any]
@@ -48,47 +53,57 @@ class _Request:
     """A request for a function, and what to do with the answer."""
 
     function: str
-    work: KeyedWork[Any]
-    fields: Callable[[Mapping[str, int]], Fields]
-    """Returns the fields, for the numbers of the contents that are known."""
+    session_key: str
+    fields: Fields
     done: Callable[[str], object]
     """Returns the result of the verb for an answer."""
     digests: frozenset[str] = frozenset()
     """The contents that it refers to."""
+    complete: Callable[[Mapping[str, int]], Fields] = attrs.field(default=lambda _: {})
+    """Returns the fields that need the numbers of these contents, as far as they are stored."""
 
 
-def in_order(tx: Transaction, batch: Iterable[Work[R]]) -> Iterator[Work[R]]:
+def in_order(tx: PostgresTransaction, batch: Iterable[Work[R]]) -> Iterator[Work[R]]:
     """Yield the requests of a batch in their order, to be run one after the other.
 
     What a function has done is yielded as work that returns the result. Requests are only done
     together if they are for different keys: then it does not matter which one is first.
     """
-    together: dict[str, _Request] = {}
+    together: dict[str, tuple[Work[R], _Request]] = {}
     for work in batch:
         request = _usual(tx, work)
-        if request is None or request.work.session_key in together:
+        if request is None or request.session_key in together:
             yield from _run(tx, [*together.values()])
             together.clear()
         if request is None:
             yield work
         else:
-            together[request.work.session_key] = request
+            together[request.session_key] = work, request
     yield from _run(tx, [*together.values()])
 
 
-def _usual(tx: Transaction, work: Work[Any]) -> _Request | None:
+def _usual(tx: PostgresTransaction, work: Work[Any]) -> _Request | None:
     """Return the request for a function; None if only the verb can do this."""
-    if not isinstance(work, KeyedWork) or work.call is None:
+    claim, asked = (work.claim, work.work) if isinstance(work, Fenced) else (None, work)
+    if not isinstance(asked, KeyedWork) or asked.call is None:
         return None
-    function, args, kwargs = work.call
+    function, args, kwargs = asked.call
     prepare = _VERBS.get(function)
+    if prepare is None or (claim is not None and claim.session_key != asked.session_key):
+        return None
     try:
-        return None if prepare is None else prepare(tx, work, *args, **kwargs)
+        request = prepare(tx, *args, **kwargs)
     except (_Unusual, ValueError):
         return None  # the verb raises the error, if it is one
+    if claim is not None:
+        request.fields.update(owner=claim.node, fence=claim.fence)
+    return request
 
 
-def _run(tx: Transaction, requests: Sequence[_Request]) -> Iterator[Work[Any]]:
+def _run(
+    tx: PostgresTransaction, together: Sequence[tuple[Work[R], _Request]]
+) -> Iterator[Work[R]]:
+    requests = [request for _, request in together]
     answers: dict[int, Any] = {}
     known = _numbers(tx, requests)
     for function in (_COMMIT_TURN, _ACCEPT):
@@ -102,8 +117,8 @@ def _run(tx: Transaction, requests: Sequence[_Request]) -> Iterator[Work[Any]]:
             for at, (answer,) in zip(encoded, found, strict=True):
                 if answer is not None:
                     answers[at] = requests[at].done(answer)
-    for at, request in enumerate(requests):
-        yield partial(_return, answers[at]) if at in answers else request.work
+    for at, (work, _) in enumerate(together):
+        yield partial(_return, answers[at]) if at in answers else work
 
 
 def _return(result: R, _: Transaction) -> R:
@@ -112,13 +127,13 @@ def _return(result: R, _: Transaction) -> R:
 
 def _encoded(request: _Request, known: Mapping[str, int]) -> str | None:
     try:
-        text = _ENCODER.encode(request.fields(known)).decode()
+        text = _ENCODER.encode(request.fields | request.complete(known)).decode()
     except (_Unusual, UnicodeEncodeError):
         return None
     return None if "\\u0000" in text else text
 
 
-def _numbers(tx: Transaction, requests: Sequence[_Request]) -> dict[str, int]:
+def _numbers(tx: PostgresTransaction, requests: Sequence[_Request]) -> dict[str, int]:
     """Return the numbers of those contents that are stored."""
     digests = frozenset[str]().union(*(request.digests for request in requests))
     return dict(tx.all(_FIND_CONTENTS, f"{{{','.join(digests)}}}")) if digests else {}
@@ -134,13 +149,14 @@ def _finite(*values: float | None) -> None:
 _RouteColumns: TypeAlias = tuple[
     str, str, int, str, str, str | None, str | None, str | None, float | None, float, str | None
 ]
-_decode_accept = msgspec.json.Decoder(tuple[int, _RouteColumns, int, int, int, int, int]).decode
+_decode_accept = msgspec.json.Decoder(
+    tuple[int, _RouteColumns, int, int, int, int, int, int | None, int]
+).decode
 _ACCEPT: Final = "SELECT hermes_accept(CAST(? AS json), ?)::text"
 
 
 def _accept(
-    tx: Transaction,
-    work: KeyedWork[Any],
+    tx: PostgresTransaction,
     inbound: Inbound,
     *,
     policy: ExpiryPolicy = turns.NEVER,
@@ -167,10 +183,14 @@ def _accept(
         "expires_at": expires_at,
         "max_queued": max_queued,
         "delivers": int(tx.db.delivers),
+        "node": tx.db.node,
+        "places": int(tx.living is not None),
     }
 
     def done(answer: str) -> Accepted:
-        inbox_id, columns, count, revision, rewrites, waiting, previous = _decode_accept(answer)
+        inbox_id, columns, count, revision, rewrites, waiting, previous, node, fence = (
+            _decode_accept(answer)
+        )
         route = Route(*columns)
         accepted = Accepted(
             Receipt(inbox_id, key, route.session_id, route.epoch, tx.now),
@@ -179,11 +199,12 @@ def _accept(
             waiting=waiting,
             route=route,
             previous=previous,
+            claim=None if node is None else Claim(key, node, fence),
         )
         tx.accepted.append(accepted)
         return accepted
 
-    return _Request(_ACCEPT, work, lambda _: fields, done)
+    return _Request(_ACCEPT, key, fields, done)
 
 
 # commit_turn
@@ -192,7 +213,7 @@ _decode_commit = msgspec.json.Decoder(tuple[int, int, int, int, list[int]]).deco
 _COMMIT_TURN: Final = "SELECT hermes_commit_turn(CAST(? AS json), ?)::text"
 
 
-def _commit_turn(tx: Transaction, work: KeyedWork[Any], turn: TurnCommit) -> _Request:
+def _commit_turn(tx: PostgresTransaction, turn: TurnCommit) -> _Request:
     if not turn.inbox_ids or not turn.stored or turn.rotated_to or turn.rewind_to is not None:
         raise _Unusual
     if any(row.parts for row in turn.rows) or any("files" in reply.body for reply in turn.outbox):
@@ -223,9 +244,6 @@ def _commit_turn(tx: Transaction, work: KeyedWork[Any], turn: TurnCommit) -> _Re
     if turn.usage:
         fields["usage"] = [_usage_fields(used) for used in turn.usage]
 
-    def complete(known: Mapping[str, int]) -> Fields:
-        return fields | _record_fields(turn, known)
-
     def done(answer: str) -> Committed:
         first, count, revision, rewrites, sent = _decode_commit(answer)
         added = codec.to_messages([(n, *row) for n, row in enumerate(rows, first)])
@@ -238,7 +256,8 @@ def _commit_turn(tx: Transaction, work: KeyedWork[Any], turn: TurnCommit) -> _Re
         head = Head(session_id, count, revision, rewrites)
         return Committed(head, turn.epoch, rows=added, reply=answered)
 
-    return _Request(_COMMIT_TURN, work, complete, done, _digests(turn))
+    complete = partial(_record_fields, turn)
+    return _Request(_COMMIT_TURN, turn.session_key, fields, done, _digests(turn), complete)
 
 
 _ROW: Final = ("n", "role", "content", "created_at", "platform_id", "extra")

@@ -2,7 +2,8 @@
 
 The verbs in Python say what is right. A function does the same for the usual case, and answers NULL
 for any other, before it has written anything; then the verb runs. The keys of all requests are
-locked already. `fast_path` calls them.
+locked already. `fast_path` calls them. `owner` and `fence` are the claim of whoever asks, if it
+needs one. With `places`, a message must be for a node that lives, which is `node` in the answer.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ BEGIN
   FOR request IN SELECT * FROM json_to_recordset(requests) AS (
     key text, platform text, account text, event text, scope text, digest text, body text,
     from_platform text, chat_type text, user_id text, expires_at double precision,
-    max_queued bigint, delivers bigint)
+    max_queued bigint, delivers bigint, node bigint, places bigint, owner bigint, fence bigint)
   LOOP
     SELECT r.session_id, r.epoch, json_build_array(
         r.session_key, r.session_id, r.epoch, r.platform, r.chat_type, r.user_id, r.pending_title,
         r.notice, r.expires_at, r.last_active, r.settings) AS route,
       coalesce(s.message_count, 0) AS message_count, coalesce(s.revision, 0) AS revision,
-      coalesce(s.rewrites, 0) AS rewrites, i.waiting, i.previous
+      coalesce(s.rewrites, 0) AS rewrites, i.waiting, i.previous,
+      CASE WHEN request.places = 1 THEN n.id END AS node, r.fence
     INTO seen
-    FROM routes r LEFT JOIN sessions s ON s.id = r.session_id CROSS JOIN LATERAL (
+    FROM routes r LEFT JOIN sessions s ON s.id = r.session_id
+    LEFT JOIN nodes n ON n.id = r.owner AND n.dead = 0 CROSS JOIN LATERAL (
       SELECT count(*) AS waiting, coalesce(max(id), 0) AS previous FROM inbox
       WHERE session_key = request.key AND state = 'open') i
     WHERE r.session_key = request.key AND s.end_reason IS NULL
+      AND (request.places = 0 OR n.id IS NOT NULL)
+      AND (request.owner IS NULL OR (r.owner = request.owner AND r.fence = request.fence))
       AND (r.expires_at IS NULL OR r.expires_at > now) AND i.waiting < request.max_queued
       AND NOT EXISTS (SELECT 1 FROM inbox e WHERE e.platform = request.platform
         AND e.account = request.account AND e.event_id = request.event
@@ -44,10 +49,11 @@ BEGIN
       body, accepted_at, attempts)
     VALUES (request.platform, request.account, request.event, request.scope, request.digest,
       request.key, seen.session_id, seen.epoch, request.body, now,
-      CASE WHEN seen.waiting = 0 THEN request.delivers ELSE 0 END)
+      CASE WHEN seen.waiting = 0 AND coalesce(seen.node, 0) = request.node
+        THEN request.delivers ELSE 0 END)
     RETURNING id INTO new_id;
     RETURN NEXT json_build_array(new_id, seen.route, seen.message_count, seen.revision,
-      seen.rewrites, seen.waiting, seen.previous);
+      seen.rewrites, seen.waiting, seen.previous, seen.node, seen.fence);
   END LOOP;
 END $$;
 """
@@ -65,13 +71,14 @@ BEGIN
     key text, session_id text, epoch bigint, revision bigint, inbox_ids bigint[], turn_id bigint,
     reply text, reply_end text, answered bigint, messages json, row_count bigint, tool_calls bigint,
     usage json, outbox json, next_ids bigint[], expires_at double precision, contents bigint[],
-    started_at double precision, status text, details text)
+    started_at double precision, status text, details text, owner bigint, fence bigint)
   LOOP
     SELECT s.* INTO session FROM routes r JOIN sessions s ON s.id = r.session_id
     WHERE r.session_key = request.key AND r.session_id = request.session_id
       AND r.epoch = request.epoch AND r.pending_title IS NULL AND s.end_reason IS NULL
       AND s.revision = request.revision
       AND s.seq + request.row_count < 4294967296
+      AND (request.owner IS NULL OR (r.owner = request.owner AND r.fence = request.fence))
     FOR NO KEY UPDATE OF s;
     IF NOT FOUND OR (SELECT count(*) FROM inbox WHERE id = ANY (request.inbox_ids)
       AND session_key = request.key AND state = 'open') <> cardinality(request.inbox_ids)

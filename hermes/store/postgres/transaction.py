@@ -12,8 +12,6 @@ from psycopg import errors as pg
 from hermes.messages import Claim
 from hermes.store.cluster import claims
 from hermes.store.cluster.placement import place
-from hermes.store.postgres import search
-
 from hermes.store.postgres import fast_path, search
 from hermes.store.postgres.driver import Driver
 from hermes.store.postgres.translate import translate
