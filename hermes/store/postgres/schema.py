@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from hermes.errors import StoreRefused
 from hermes.store.postgres.driver import Driver
-from hermes.store.postgres.functions import FUNCTIONS
+from hermes.store.postgres.fast_path.functions import FUNCTIONS
 from hermes.store.postgres.tables import ACCESS, CONVERSATIONS, FILES, RUNTIME
 
 TRIGGERS = """

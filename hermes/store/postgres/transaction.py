@@ -12,8 +12,9 @@ from psycopg import errors as pg
 from hermes.messages import Claim
 from hermes.store.cluster import claims
 from hermes.store.cluster.placement import place
-from hermes.store.postgres import fast_path, search
+from hermes.store.postgres import search
 from hermes.store.postgres.driver import Driver
+from hermes.store.postgres.fast_path import requests
 from hermes.store.postgres.translate import translate
 from hermes.store.transaction import Row, SearchIndex, Sizes, Transaction, Value, Work
 
@@ -116,7 +117,7 @@ class PostgresTransaction(Transaction):
 
     def in_order(self, batch: Sequence[Work[R]]) -> Iterable[Work[R]]:
         """Return the requests; what is usual is done by functions in the database."""
-        return fast_path.in_order(self, batch)
+        return requests.in_order(self, batch, places=self.living is not None)
 
     def sizes(self) -> Sizes:
         """Return how much room the database takes. The server keeps its log for itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
 import msgspec
@@ -33,9 +33,6 @@ from hermes.store.cluster.claims import Fenced
 from hermes.store.conversations import codec, inbox, messages, routes, turns, usage
 from hermes.store.recordings import rows as recordings
 from hermes.store.transaction import KeyedWork, Transaction, Work
-
-if TYPE_CHECKING:
-    from hermes.store.postgres.transaction import PostgresTransaction
 
 R = TypeVar("R")
 Fields: TypeAlias = dict[str, Any]
@@ -63,15 +60,18 @@ class _Request:
     """Returns the fields that need the numbers of these contents, as far as they are stored."""
 
 
-def in_order(tx: PostgresTransaction, batch: Iterable[Work[R]]) -> Iterator[Work[R]]:
+def in_order(tx: Transaction, batch: Iterable[Work[R]], *, places: bool) -> Iterator[Work[R]]:
     """Yield the requests of a batch in their order, to be run one after the other.
 
     What a function has done is yielded as work that returns the result. Requests are only done
-    together if they are for different keys: then it does not matter which one is first.
+    together if they are for different keys: then it does not matter which one is first. `places`
+    says that a message goes to a node.
     """
     together: dict[str, tuple[Work[R], _Request]] = {}
     for work in batch:
         request = _usual(tx, work)
+        if request is not None:
+            request.fields["places"] = int(places)
         if request is None or request.session_key in together:
             yield from _run(tx, [*together.values()])
             together.clear()
@@ -82,7 +82,7 @@ def in_order(tx: PostgresTransaction, batch: Iterable[Work[R]]) -> Iterator[Work
     yield from _run(tx, [*together.values()])
 
 
-def _usual(tx: PostgresTransaction, work: Work[Any]) -> _Request | None:
+def _usual(tx: Transaction, work: Work[Any]) -> _Request | None:
     """Return the request for a function; None if only the verb can do this."""
     claim, asked = (work.claim, work.work) if isinstance(work, Fenced) else (None, work)
     if not isinstance(asked, KeyedWork) or asked.call is None:
@@ -100,9 +100,7 @@ def _usual(tx: PostgresTransaction, work: Work[Any]) -> _Request | None:
     return request
 
 
-def _run(
-    tx: PostgresTransaction, together: Sequence[tuple[Work[R], _Request]]
-) -> Iterator[Work[R]]:
+def _run(tx: Transaction, together: Sequence[tuple[Work[R], _Request]]) -> Iterator[Work[R]]:
     requests = [request for _, request in together]
     answers: dict[int, Any] = {}
     known = _numbers(tx, requests)
@@ -133,7 +131,7 @@ def _encoded(request: _Request, known: Mapping[str, int]) -> str | None:
     return None if "\\u0000" in text else text
 
 
-def _numbers(tx: PostgresTransaction, requests: Sequence[_Request]) -> dict[str, int]:
+def _numbers(tx: Transaction, requests: Sequence[_Request]) -> dict[str, int]:
     """Return the numbers of those contents that are stored."""
     digests = frozenset[str]().union(*(request.digests for request in requests))
     return dict(tx.all(_FIND_CONTENTS, f"{{{','.join(digests)}}}")) if digests else {}
@@ -156,7 +154,7 @@ _ACCEPT: Final = "SELECT hermes_accept(CAST(? AS json), ?)::text"
 
 
 def _accept(
-    tx: PostgresTransaction,
+    tx: Transaction,
     inbound: Inbound,
     *,
     policy: ExpiryPolicy = turns.NEVER,
@@ -184,7 +182,6 @@ def _accept(
         "max_queued": max_queued,
         "delivers": int(tx.db.delivers),
         "node": tx.db.node,
-        "places": int(tx.living is not None),
     }
 
     def done(answer: str) -> Accepted:
@@ -213,7 +210,7 @@ _decode_commit = msgspec.json.Decoder(tuple[int, int, int, int, list[int]]).deco
 _COMMIT_TURN: Final = "SELECT hermes_commit_turn(CAST(? AS json), ?)::text"
 
 
-def _commit_turn(tx: PostgresTransaction, turn: TurnCommit) -> _Request:
+def _commit_turn(tx: Transaction, turn: TurnCommit) -> _Request:
     if not turn.inbox_ids or not turn.stored or turn.rotated_to or turn.rewind_to is not None:
         raise _Unusual
     if any(row.parts for row in turn.rows) or any("files" in reply.body for reply in turn.outbox):

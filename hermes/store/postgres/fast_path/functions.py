@@ -2,7 +2,7 @@
 
 The verbs in Python say what is right. A function does the same for the usual case, and answers NULL
 for any other, before it has written anything; then the verb runs. The keys of all requests are
-locked already. `fast_path` calls them. `owner` and `fence` are the claim of whoever asks, if it
+locked already. `requests` calls them. `owner` and `fence` are the claim of whoever asks, if it
 needs one. With `places`, a message must be for a node that lives, which is `node` in the answer.
 """
 
