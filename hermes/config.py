@@ -38,6 +38,11 @@ def data_path() -> Path:
     return Path(base).expanduser() / "hermes" / "state.db"
 
 
+def database_of(text: str) -> Path | str:
+    """Return what names a database on a command line: the path of a file, or a URL as it is."""
+    return text if is_database_url(text) else Path(text)
+
+
 def is_database_url(database: str | os.PathLike[str]) -> bool:
     """Return whether a database is given by a URL of PostgreSQL, not by the path of a file."""
     return isinstance(database, str) and database.startswith(("postgresql://", "postgres://"))

@@ -23,7 +23,7 @@ from hermes.agents.providers.base import (
     Unavailable,
 )
 from hermes.cli.model_calls import call_model, call_transcriber
-from hermes.config import MAX_WAL_BYTES, data_path
+from hermes.config import MAX_WAL_BYTES, data_path, shown_database
 from hermes.errors import ContextOverflow, HermesError, RetryAfter, StoreError
 from hermes.run.agent_setup import endpoint_of, host_of, open_mcp, transcriber_endpoint
 from hermes.run.configuration import Configuration
@@ -37,8 +37,9 @@ from hermes.settings.installation import (
     installed_extras,
     missing_extra,
 )
+from hermes.store.choosing import has_store, read_stats
 from hermes.store.sqlite import file_lock, runtime_lock
-from hermes.store.sqlite.inspection import read_stats, sqlite_version
+from hermes.store.sqlite.inspection import sqlite_version
 
 OTHERS_BITS = 0o077
 MAX_SCRIPT = 10_000
@@ -121,8 +122,10 @@ def configuration(configured: Configuration, problems: Sequence[Problem]) -> Ite
         yield Finding("configuration", none if configured.file is None else configured.name)
 
 
-def database(path: Path) -> Finding:
+def database(path: Path | str) -> Finding:
     """Check that the database can be used."""
+    if isinstance(path, str):
+        return _database_on_server(path)
     if not path.exists():
         return _new_database(path)
     try:
@@ -137,6 +140,18 @@ def database(path: Path) -> Finding:
     state = "not in use" if owner is None else f"in use by {owner}"
     text = f"{path}, {state}; {stats.inbox_open} messages waiting, {parked} set aside"
     return Finding("database", text)
+
+
+def _database_on_server(url: str) -> Finding:
+    try:
+        if not has_store(url):
+            text = f"{shown_database(url)} is empty; the first start creates the tables"
+            return Finding("database", text)
+        stats, parked = read_stats(url)
+    except StoreError as error:
+        return Finding("database", str(error), ok=False)
+    text = f"{stats.inbox_open} messages waiting, {parked} set aside"
+    return Finding("database", f"{shown_database(url)}; {text}")
 
 
 def _new_database(path: Path) -> Finding:

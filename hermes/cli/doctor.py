@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import trio
 
@@ -14,6 +15,7 @@ from hermes.cli import checks
 from hermes.cli.checks import Finding
 from hermes.config import data_path
 from hermes.run.configuration import Configuration, add_file_options
+from hermes.run.local_files import local_path
 from hermes.run.references import check_references
 from hermes.sanitize import one_line
 from hermes.settings import Settings, SettingsError
@@ -67,11 +69,11 @@ def _findings(configuration: Configuration, *, offline: bool) -> Iterator[Findin
         yield Finding("configuration", text, ok=False)
     else:
         yield from checks.configuration(configuration, [])
-    path = data_path()
+    path: Path | str = data_path()
     with suppress(SettingsError, OSError):  # the problem is listed above
         path = configuration.database()
     yield checks.database(path)
-    yield checks.disk(path)
+    yield checks.disk(local_path(path))
     if settings is None:
         yield Finding("network", "not checked, because of the configuration")
     elif offline:

@@ -14,10 +14,12 @@ from msgspec.structs import asdict
 from hermes.actors.admission.pairing import read_code, welcome_rows
 from hermes.adapters.http.credentials import digest_of
 from hermes.adapters.http.web.people import OPERATOR
+from hermes.config import shown_database
 from hermes.errors import HermesError, StoreRefused
 from hermes.messages import Pairing, Source, Token
 from hermes.run import page, status
 from hermes.run.configuration import Configuration, add_file_options
+from hermes.run.local_files import local_path
 from hermes.run.telemetry import WRITE_INTERVAL
 from hermes.sanitize import one_line, sanitize
 from hermes.session_keys import WEB_PLATFORM
@@ -101,10 +103,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _open(options: argparse.Namespace) -> int:
-    path = existing_path(options)
-    url, token = _url(path), page.new_token()
+    database = existing_path(options)
+    path = local_path(database)
+    url, token = _url(database), page.new_token()
     digest, link = digest_of(token), page.link_to(url, token)
-    with open_current(path) as store:
+    with open_current(database) as store:
         store.add_sign_in(digest, OPERATOR)
         if options.printed:
             sys.stdout.write(f"{link}\n")
@@ -126,8 +129,9 @@ def _other_way() -> str:
     return f"to print a link that signs in: {command('web --print')}"
 
 
-def _url(path: Path) -> str:
+def _url(database: Path | str) -> str:
     """Return the URL of the bot that runs on a database. Raises `NoPage` without one."""
+    path, shown = local_path(database), shown_database(database)
     start = command("run --open")
     deadline = time.monotonic() + WRITE_INTERVAL * 2
     while (owner := runtime_lock.owner(path)) is not None:
@@ -139,9 +143,9 @@ def _url(path: Path) -> str:
         if current and found is not None and found.http is not None:
             return found.http
         if time.monotonic() > deadline:  # a bot that has just started writes its status soon
-            raise NoPage(NO_HTTP.format(path=path, start=start))
+            raise NoPage(NO_HTTP.format(path=shown, start=start))
         time.sleep(page.POLL)
-    raise NoPage(NOT_RUNNING.format(path=path, start=start))
+    raise NoPage(NOT_RUNNING.format(path=shown, start=start))
 
 
 def _sessions(options: argparse.Namespace) -> int:

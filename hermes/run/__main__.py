@@ -17,9 +17,10 @@ from hermes.run.configuration import (
     Configuration,
     add_agent_options,
     add_file_options,
-    database_path,
     http_address,
+    read_database,
 )
+from hermes.run.local_files import create_folder, local_path
 from hermes.run.references import check_references, secret_values
 from hermes.run.status import print_status, status_of
 from hermes.settings import Settings, SettingsError, example_config
@@ -33,7 +34,6 @@ try:
         Frontend,
         ReservedStdio,
         Stopped,
-        create_data_directory,
         default_level,
         run_bot,
     )
@@ -283,8 +283,9 @@ def _open_log(settings: Settings, frontend: Frontend) -> IO[str] | None:
     """Return the log file of a chat at a terminal; None if the log goes to standard error."""
     if frontend != "console" or not at_terminal():
         return None
-    create_data_directory(settings)
-    return open_log_file(log_path(database_path(settings)))
+    database = read_database(settings.data)
+    create_folder(database)
+    return open_log_file(log_path(local_path(database)))
 
 
 def _run_on_trio(

@@ -21,14 +21,15 @@ from hermes.adapters.console.adapter import SOURCE
 from hermes.adapters.jsonrpc.client import RequestFailed
 from hermes.adapters.jsonrpc.socket_server import serve_socket
 from hermes.background import cancel, open_background, set_event, start_soon
-from hermes.config import data_path
+from hermes.config import shown_database
 from hermes.embed import open_runtime
-from hermes.errors import HermesError, StoreInUse, StoreRefused
+from hermes.errors import HermesError, StoreInUse
 from hermes.redaction import StrictRedactor
 from hermes.run import logs
 from hermes.run.agent_setup import AgentSetup, open_agent_setup
 from hermes.run.attached import ChatOptions, ask_bot, ask_runtime, chat_with_bot, connect_to_bot
-from hermes.run.configuration import Configuration, database_path, expand_path
+from hermes.run.configuration import Configuration, expand_path, read_database
+from hermes.run.local_files import create_folder, local_path, owned, require_free
 from hermes.run.platforms import Platform, describe_http, open_platforms, serving_http
 from hermes.run.references import resolve_hooks, secret_values
 from hermes.run.reload import Reloader, access_rules, reloading
@@ -123,31 +124,34 @@ async def run_bot(
     """
     if frontend == "none" and settings.telegram is None and settings.http is None:
         raise SettingsError([Problem(0, "", NOTHING_TO_RUN.format(chat=command("chat")))])
-    create_data_directory(settings)
+    database = read_database(settings.data)
+    create_folder(database)
     signals = [signal.SIGTERM, signal.SIGINT]
     if frontend == "console" and os.isatty(0) and os.isatty(1):
         signals = [signal.SIGTERM]  # there the console handles Ctrl-C: it stops a turn
     early = Stopped(EXIT_INTERRUPTED, NOT_SENT) if frontend == "once" else Stopped(0)
     async with shutdown_on_signals(*signals, early=early) as shutdown:
-        path = database_path(settings)
+        path = local_path(database)
         try:
-            runtime_lock.require_free(path)  # fail now, not after the MCP servers have started
+            require_free(database)  # fail now, not after the MCP servers have started
         except StoreInUse:
             alone = frontend in {"stdio", "none"} or "http" in configuration.overrides
             if alone or (stream := await connect_to_bot(path)) is None:
                 raise
-            return await _attach(settings, path, stream, shutdown, chat)
-        return await _run(settings, configuration, frontend, shutdown, stdio, chat)
+            return await _attach(settings, database, stream, shutdown, chat)
+        with owned(database):
+            return await _run(settings, configuration, frontend, shutdown, stdio, chat)
 
 
 async def _attach(
     settings: Settings,
-    path: Path,
+    database: Path | str,
     stream: trio.SocketStream,
     shutdown: Shutdown,
     chat: ChatOptions,
 ) -> bool:
     """Chat with the bot at the other end of a stream, or ask it a question."""
+    path = local_path(database)
     owner = runtime_lock.owner(resolve(path)) or "unknown process"
     texts = Texts(**settings.texts)
     set_event(shutdown.started)
@@ -158,7 +162,9 @@ async def _attach(
             raise ended
         return _unless_interrupted(shutdown, answered=answered)
     console = _console(path, chat)
-    console.greeting = ATTACHED.format(version=hermes.__version__, owner=owner, path=resolve(path))
+    console.greeting = ATTACHED.format(
+        version=hermes.__version__, owner=owner, path=_shown(database)
+    )
     alive = True
     with shutdown.scope:
         try:
@@ -172,18 +178,6 @@ async def _attach(
     return not console.failed
 
 
-def create_data_directory(settings: Settings) -> None:
-    """Create the default directory; one that the user has chosen must exist."""
-    if settings.data is not None:
-        return
-    directory = data_path().parent
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        message = f"cannot create the directory {directory}: {error.strerror}; use --db FILE"
-        raise StoreRefused(message) from None
-
-
 async def _run(
     settings: Settings,
     configuration: Configuration,
@@ -192,7 +186,8 @@ async def _run(
     stdio: ReservedStdio,
     chat: ChatOptions,
 ) -> bool:
-    path, secrets = database_path(settings), secret_values(settings)
+    database, secrets = read_database(settings.data), secret_values(settings)
+    path = local_path(database)
     redactor = StrictRedactor(secrets)
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(
@@ -203,7 +198,7 @@ async def _run(
         telemetry = _telemetry(path, settings, platforms, agent, redactor)
         rules = access_rules(settings)
         opening = open_runtime(
-            path,
+            database,
             build_agent=agent.build,
             agent_spec=agent.agent_spec,
             compressor=agent.compressor,
@@ -227,7 +222,7 @@ async def _run(
         await stack.enter_async_context(reloading(reloader, path, shutdown.request))
         serving = _serving_http(settings, runtime, frontend, telemetry, configuration.open_page)
         url = telemetry.http = await stack.enter_async_context(serving)
-        await _greet(console, runtime, agent, _where(configuration, path, url))
+        await _greet(console, runtime, agent, _where(configuration, database, url))
         clients = serve_socket(runtime, resolve(path)) if settings.socket else nullcontext()
         async with clients, receiving(platforms, runtime, required=frontend == "none" and not url):
             if frontend != "stdio":
@@ -353,14 +348,20 @@ async def _greet(
         console.greeting = GREETING.format(version=hermes.__version__, agent=greeting, **where)
 
 
-def _where(configuration: Configuration, path: Path, url: str | None) -> dict[str, str]:
+def _where(configuration: Configuration, database: Path | str, url: str | None) -> dict[str, str]:
     """Return the lines of the greeting that say where things are."""
+    path = local_path(database)
     return {
         "configuration": configuration.describe(),
-        "path": str(path.absolute()),
+        "path": _shown(database),
         "http": "" if url is None else f"{describe_http(url)}\n",
         "log": f"The log is {logs.log_path(path).absolute()}\n" if logs.at_terminal() else "",
     }
+
+
+def _shown(database: Path | str) -> str:
+    """Return the database for people: its absolute path, or its URL without a password."""
+    return shown_database(database if isinstance(database, str) else database.absolute())
 
 
 def _console(path: Path, chat: ChatOptions) -> Console:

@@ -11,11 +11,16 @@ from typing import Any, get_args
 
 import attrs
 
-from hermes.config import data_path
+from hermes.config import data_path, database_of, is_database_url
 from hermes.run.config_file import ConfigFile, find_config
-from hermes.settings import Check, Problem, Settings, load
+from hermes.settings import Check, Problem, Settings, SettingsError, load
 from hermes.settings.environment import chosen_variable
-from hermes.settings.references import expand_path as expand_path
+from hermes.settings.references import (
+    Reference,
+    expand_path as expand_path,
+    is_reference,
+    read_secret,
+)
 from hermes.settings.schema import AgentKind, LogForm
 
 MAX_PORT = 65_535
@@ -29,8 +34,9 @@ def add_file_options(parser: argparse._ActionsContainer) -> None:
     add("--config", type=Path, metavar="FILE",
         help="read the configuration from this TOML file (default: hermes.toml in the current "
              "folder, else ~/.config/hermes/hermes.toml)")  # fmt: skip
-    add("--db", type=Path, metavar="FILE",
-        help="database file (default: ~/.local/share/hermes/state.db)")  # fmt: skip
+    add("--db", type=database_of, metavar="DATABASE",
+        help="database: a file (default: ~/.local/share/hermes/state.db) or the URL of a "
+             "PostgreSQL database")  # fmt: skip
 
 
 def add_agent_options(parser: argparse._ActionsContainer) -> None:
@@ -95,15 +101,15 @@ class Configuration:
         """Return the settings; `check` looks for further problems. Raises `SettingsError`."""
         return load(self.text(), self.overrides, os.environ, check)
 
-    def database(self) -> Path:
-        """Return the path of the database; nothing else of the file needs to be valid.
+    def database(self) -> Path | str:
+        """Return the path or URL of the database; nothing else of the file needs to be valid.
 
         Raises `SettingsError` or `OSError` if the file cannot be read.
         """
         data = self.overrides.get("data")
         if data is None and self.file is not None:
             data = self.file.values().get("data")
-        return expand_path(data) if data and isinstance(data, str) else data_path()
+        return read_database(data if isinstance(data, str) else None)
 
     def reason(self) -> str:
         """Return why the agent of these settings was chosen, as the end of a sentence."""
@@ -124,12 +130,26 @@ class Configuration:
         return 2
 
 
-def database_path(settings: Settings) -> Path:
-    """Return the path of the database."""
-    return data_path() if settings.data is None else expand_path(settings.data)
+def read_database(data: str | None) -> Path | str:
+    """Return the path or the URL of the database that the setting `data` names.
+
+    Raises `SettingsError` if it is a reference to a URL that does not exist.
+    """
+    if not data:
+        return data_path()
+    if is_reference(data):
+        try:
+            found = read_secret(Reference(data)).reveal() or ""
+        except ValueError as error:
+            raise SettingsError([Problem(0, "data", str(error))]) from None
+        if not is_database_url(found):
+            text = f"{data} is not the URL of a database; it begins with postgresql://"
+            raise SettingsError([Problem(0, "data", text)])
+        return found
+    return data if is_database_url(data) else expand_path(data)
 
 
-def configured_database() -> Path:
+def configured_database() -> Path | str:
     """Return the database of the configuration file, if it names one; else the default.
 
     Nothing else of the file needs to be valid. Raises `SettingsError` or `OSError` if it cannot be
@@ -137,7 +157,7 @@ def configured_database() -> Path:
     """
     file = find_config()
     data = None if file is None else file.values().get("data")
-    return data_path() if data is None else expand_path(str(data))
+    return read_database(None if data is None else str(data))
 
 
 def _overrides(options: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from hermes.actors.runtime import Runtime
 from hermes.protocols import Adapter
-from hermes.run.configuration import database_path
+from hermes.run.configuration import read_database
+from hermes.run.local_files import local_path
 from hermes.run.references import resolve_secret
 from hermes.settings import Problem, Settings, SettingsError
 from hermes.settings.http import HttpConfig
@@ -90,7 +91,7 @@ async def serving_http(
         except OSError as error:
             raise SettingsError([_listen_problem(settings.http, error)]) from None
         log.info("%s", describe_http(url))
-        path = resolve(database_path(settings))
+        path = resolve(local_path(read_database(settings.data)))
         await stack.enter_async_context(showing_page(runtime, url, path, show=open_page))
         yield url
 

@@ -17,13 +17,13 @@ from hermes.agents.tools.toolbox import Tool, tool
 from hermes.messages import Hooks
 from hermes.redaction import Secret, url_credentials
 from hermes.redaction.urls import named_credentials
-from hermes.run.configuration import expand_path
+from hermes.run.configuration import expand_path, read_database
 from hermes.settings import Problem, Reference, Settings, SettingsError
 from hermes.settings.agents import DEFAULT_AGENT, agent_tables
 from hermes.settings.environment import default_base_url
 from hermes.settings.http import HookTable
 from hermes.settings.installation import is_installed, missing_extra
-from hermes.settings.references import read_secret
+from hermes.settings.references import is_reference, read_secret
 from hermes.settings.schema import AgentTable, McpTable, TranscriberTable
 from hermes.user_code import contained, describe
 
@@ -115,6 +115,8 @@ def secret_values(settings: Settings) -> list[str]:
     headers = [agent.headers for agent in agents.values()]
     for table in (*headers, *(server.environment for server in settings.mcp.values())):
         values += named_credentials(table.items())
+    if settings.data is not None and is_reference(settings.data):
+        values += url_credentials(str(read_database(settings.data)))
     values += [value for url in _urls(settings) for value in url_credentials(url)]
     return [value for value in values if value]
 
@@ -133,6 +135,7 @@ def _urls(settings: Settings) -> Iterator[str]:
 
 def check_references(settings: Settings) -> Iterator[Problem]:
     """Yield a problem for everything that the settings refer to and that does not exist."""
+    yield from _problems(lambda _, data: read_database(data), "data", settings.data)
     if settings.telegram is not None:
         yield from _problems(resolve_secret, "telegram.token", settings.telegram.token)
     if settings.transcriber is not None and settings.transcriber.key is not None:

@@ -25,9 +25,11 @@ from msgspec.structs import replace
 from hermes.actors.admission.access import PlatformRules
 from hermes.adapters.http.hooks.registry import hook_rules
 from hermes.background import open_background
+from hermes.config import is_database_url, shown_database
 from hermes.errors import StoreError
 from hermes.run import logs, status
 from hermes.run.configuration import Configuration, expand_path
+from hermes.run.local_files import local_path
 from hermes.run.references import check_references, secret_values
 from hermes.settings import Settings, SettingsError
 from hermes.store.sqlite import file_lock, runtime_lock
@@ -244,15 +246,17 @@ def request_reload(path: str | os.PathLike[str]) -> tuple[str, int]:
     Returns its report, or why there is none, and an exit code: 0 if the configuration is in effect,
     1 if it could not be used, or if no bot is running.
     """
-    resolved, owner = expand_path(os.fspath(path)).absolute(), None
+    is_url = is_database_url(path)
+    resolved = local_path(os.fspath(path) if is_url else expand_path(os.fspath(path)).absolute())
+    shown, owner = shown_database(path) if is_url else resolved, None
     try:
         if status.has_folder(resolved):
-            resolved = file_lock.resolve(path)
+            resolved = file_lock.resolve(resolved)
             owner = runtime_lock.owner(resolved)
     except StoreError as error:
-        return f"{str(error)[:1].upper()}{str(error)[1:]}.", REFUSED
+        return status.sentence(error), REFUSED
     if owner is None:
-        return f"Hermes is not running on {resolved}.", REFUSED
+        return f"Hermes is not running on {shown}.", REFUSED
     if not owner.removeprefix("pid ").isdigit():
         return "It cannot be found out which process to ask; send it SIGHUP.", REFUSED
     pid, before = int(owner.removeprefix("pid ")), _read_report(resolved)

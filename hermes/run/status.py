@@ -17,12 +17,14 @@ from typing import Literal
 import attrs
 import msgspec
 
+from hermes.config import is_database_url, shown_database
 from hermes.errors import StoreError
 from hermes.messages import StoreStats
 from hermes.run.configuration import Configuration, expand_path
+from hermes.run.local_files import local_path
 from hermes.settings import SettingsError
+from hermes.store.choosing import has_store, read_stats
 from hermes.store.sqlite import file_lock, runtime_lock
-from hermes.store.sqlite.inspection import read_stats
 from hermes.telemetry.metrics import FORMAT, Metrics
 
 RUNNING, NOT_RUNNING, UNREADABLE = 0, 1, 3
@@ -90,7 +92,8 @@ class _Format(msgspec.Struct):
 class StatusReport:
     """What another process can find out about a bot."""
 
-    path: Path
+    path: str
+    """The path of the database, or its URL without a password."""
     exists: bool
     """Whether there is a database; the first start of a bot creates it."""
     owner: str | None
@@ -119,7 +122,7 @@ class StatusReport:
     def json(self) -> str:
         """Return the report as a JSON object."""
         values = {
-            "path": str(self.path),
+            "path": self.path,
             "code": self.code,
             "running": self.owner is not None,
             "owner": self.owner,
@@ -167,6 +170,13 @@ def report(path: str | os.PathLike[str], form: Literal["text", "json"] = "text")
     return (found.text() if form == "text" else found.json()), found.code
 
 
+def sentence(error: StoreError) -> str:
+    """Return an error as a sentence; one that begins with a URL or path stays as it is."""
+    text = str(error)
+    first = text.partition(" ")[0]
+    return f"{text if '/' in first else text[:1].upper() + text[1:]}."
+
+
 def has_folder(path: Path) -> bool:
     """Return whether the folder of a database exists; without it no bot can run on that."""
     try:
@@ -185,17 +195,18 @@ def examine(path: str | os.PathLike[str]) -> StatusReport:
     store: StoreStats | None = None
     metrics: Metrics | None = None
     parked, unreadable = 0, False
-    resolved = expand_path(os.fspath(path)).absolute()
+    is_url = is_database_url(path)
+    resolved = local_path(os.fspath(path) if is_url else expand_path(os.fspath(path)).absolute())
     try:
         if has_folder(resolved):
-            resolved = file_lock.resolve(path)
+            resolved = file_lock.resolve(resolved)
             owner = runtime_lock.owner(resolved)
-        exists = os.path.lexists(resolved)
+        exists = has_store(path) if is_url else os.path.lexists(resolved)
         if exists or owner is not None:
-            store, parked = read_stats(resolved)
+            store, parked = read_stats(path if is_url else resolved)
     except StoreError as error:
         exists = True
-        problems.append(f"{str(error)[:1].upper()}{str(error)[1:]}.")
+        problems.append(sentence(error))
         unreadable = True
     try:
         metrics = read(status_path(resolved))
@@ -203,7 +214,7 @@ def examine(path: str | os.PathLike[str]) -> StatusReport:
         if owner is not None:
             problems.append(str(problem))
     return StatusReport(
-        path=resolved,
+        path=shown_database(path) if is_url else str(resolved),
         exists=exists,
         owner=owner,
         metrics=metrics,

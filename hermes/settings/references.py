@@ -26,6 +26,11 @@ class Reference(str):
         return super().__new__(cls, text)
 
 
+def is_reference(text: str) -> bool:
+    """Return whether a text is a reference."""
+    return _REFERENCE.fullmatch(text) is not None
+
+
 def read_secret(reference: Reference) -> Secret:
     """Return the secret that a reference names. Raises `ValueError` with a sentence if none."""
     kind, _, name = reference.partition(":")

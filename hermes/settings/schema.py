@@ -234,7 +234,9 @@ class Settings(Table, frozen=True, kw_only=True):
     """The whole file."""
 
     data: Annotated[Text | None, Meta(examples=["~/.local/share/hermes/state.db"])] = None
-    """Database file with all conversations."""
+    """Database with all conversations: a file, or the URL of a PostgreSQL database, as in
+    "postgresql://bot@db.example.com/chats". env:NAME and file:PATH say where a URL is found.
+    """
     socket: bool = True
     """Whether `hermes chat` and `hermes -p` can attach to the running bot, over a Unix socket
     beside the database that only the bot's own user can open.

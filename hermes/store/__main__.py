@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
-from hermes.config import data_path
+from hermes.config import data_path, database_of, shown_database
 from hermes.errors import AmbiguousTitle, BadImport, HermesError, StoreRefused
 from hermes.sanitize import sanitize
 from hermes.standard_output import run_command
@@ -34,7 +34,7 @@ def main(
     arguments: Sequence[str] | None = None,
     *,
     prog: str = "python -m hermes.store",
-    default: Path | None = None,
+    default: Path | str | None = None,
 ) -> int:
     """Run one command, and return the exit code.
 
@@ -90,14 +90,15 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _common(database: Path, path: object, json: object) -> argparse.ArgumentParser:
+def _common(database: Path | str, path: object, json: object) -> argparse.ArgumentParser:
     """Return a parser for the options that are allowed before and after the command.
 
     `path` and `json` are the defaults of the options, and `database` is the default that is shown.
     """
     common = argparse.ArgumentParser(add_help=False)
-    help_ = f"the database (default {database})".replace("%", "%%")
-    common.add_argument("--db", type=Path, default=path, metavar="FILE", help=help_)
+    shown = shown_database(database).replace("%", "%%")
+    help_ = f"the database: a file, or a URL of PostgreSQL (default {shown})"
+    common.add_argument("--db", type=database_of, default=path, metavar="DATABASE", help=help_)
     common.add_argument("--json", action="store_true", default=json, help="print JSON")
     return common
 
@@ -119,7 +120,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: there is no command {unknown[1]!r}; {hint}\n")
 
 
-def _parser(prog: str, default: Path) -> argparse.ArgumentParser:
+def _parser(prog: str, default: Path | str) -> argparse.ArgumentParser:
     parser = _Parser(
         prog,
         parents=[_common(default, default, json=False)],

@@ -9,10 +9,14 @@ from pathlib import Path
 
 from hermes.config import is_database_url
 from hermes.errors import StoreRefused
+from hermes.messages import StoreStats
 from hermes.store.copying.sides import Side
 from hermes.store.engine import Engine, OpenWorker
+from hermes.store.maintenance import stats
+from hermes.store.sqlite import inspection
 from hermes.store.sqlite.copies.side import SqliteSide
 from hermes.store.sqlite.engine import SqliteEngine
+from hermes.store.transaction import Clock
 
 
 def engine_of(
@@ -53,6 +57,30 @@ def _postgres(url: str, open_worker: OpenWorker | None) -> Engine:
     with _driver_required():
         from hermes.store.postgres.engine import PostgresEngine  # noqa: PLC0415 - an extra
     return PostgresEngine(url, open_worker=open_worker)
+
+
+def schema_versions(url: str) -> tuple[int, int]:
+    """Return the version of the schema in a PostgreSQL database, 0 without one, and the current."""
+    with _driver_required():
+        from hermes.store.postgres.copies.side import PostgresSide  # noqa: PLC0415 - an extra
+    return PostgresSide(url).schema_versions()
+
+
+def has_store(target: str | os.PathLike[str]) -> bool:
+    """Return whether a PostgreSQL database has the tables of a store. Raises `StoreRefused`."""
+    return schema_versions(os.fspath(target))[0] > 0
+
+
+def read_stats(target: str | os.PathLike[str]) -> tuple[StoreStats, int]:
+    """Return the statistics of a database, and how many messages were parked; nothing is changed.
+
+    Raises `StoreRefused` if it cannot be read.
+    """
+    if not is_database_url(target):
+        return inspection.read_stats(Path(target))
+    clock = Clock()
+    with side_of(str(target)).source(clock) as db:
+        return db.run_read(clock, stats.facts), db.run_read(clock, stats.count_parked)
 
 
 @contextmanager

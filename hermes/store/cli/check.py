@@ -6,6 +6,7 @@ import functools
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from hermes.errors import StoreFailed
 from hermes.sanitize import one_line
@@ -24,7 +25,8 @@ def check(options: Namespace) -> int:
     The search index is not checked while a runtime owns the file, because that blocks writes.
     """
     path = existing_path(options)
-    obstacle = "the file is read-only" if is_read_only(path) else None
+    read_only = isinstance(path, Path) and is_read_only(path)
+    obstacle = "the file is read-only" if read_only else None
     with open_current(path) as store:
         if obstacle is None and in_use(path):
             obstacle = "a runtime is using the file"

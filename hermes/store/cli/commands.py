@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 from hermes.errors import BadImport, StoreRefused
 from hermes.messages import Imported
 from hermes.sanitize import one_line, sanitize
+from hermes.store.choosing import schema_versions
 from hermes.store.cli.opening import (
     CURRENT_VERSION,
     exclusive,
@@ -250,6 +251,10 @@ def archive(options: Namespace) -> int:
 def vacuum(options: Namespace) -> int:
     """Return free space to the file system."""
     path = existing_path(options)
+    if isinstance(path, str):
+        with open_current(path) as store:
+            store.vacuum()  # says what to do instead
+        return 0
     with exclusive(path), open_current(path) as store, progress_bar("vacuuming"):
         before = path.stat().st_size
         store.vacuum()
@@ -265,6 +270,8 @@ def vacuum(options: Namespace) -> int:
 def migrate(options: Namespace) -> int:
     """Migrate the file to the current schema; a backup is kept beside it."""
     path = existing_path(options)
+    if isinstance(path, str):
+        return _migrate_server(path, options)
     with exclusive(path):
         version = schema_version(path)
         is_old = version < CURRENT_VERSION
@@ -288,6 +295,22 @@ def migrate(options: Namespace) -> int:
         verb = "Would migrate" if options.dry_run else "Migrated"
         suffix = "" if backup is None else f"; the backup is {sanitize(str(backup))}"
         Printer(sys.stdout).line(f"{verb} from schema {version} to {CURRENT_VERSION}{suffix}.")
+    return 0
+
+
+def _migrate_server(url: str, options: Namespace) -> int:
+    """Migrate a database on a server; a runtime does it at its start as well."""
+    version, current = schema_versions(url)
+    if version < current and not options.dry_run:
+        SessionStore(url).close()
+    found = {"from": version, "to": current, "dry_run": options.dry_run, "backup": None}
+    if options.json:
+        print_json(found)
+    elif version == current:
+        Printer(sys.stdout).line(f"Nothing to do: the schema is up to date (version {version}).")
+    else:
+        verb = "Would migrate" if options.dry_run else "Migrated"
+        Printer(sys.stdout).line(f"{verb} from schema {version} to {current}.")
     return 0
 
 

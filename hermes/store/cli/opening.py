@@ -14,12 +14,14 @@ from typing import TypeVar
 
 from hermes.config import data_path
 from hermes.errors import StoreInUse, StoreRefused
+from hermes.store.choosing import engine_of, side_of
 from hermes.store.cli.read_only import ReadOnlyStore, is_read_only, read_version, refusal
+from hermes.store.files.contents import FileContents
 from hermes.store.sqlite import file_lock, opening, runtime_lock, schema
 from hermes.store.sqlite.blobs import BlobFolder
 from hermes.store.sqlite.runtime_lock import RuntimeLock
 from hermes.store.sync_store import SessionStore
-from hermes.store.transaction import Work
+from hermes.store.transaction import Clock, Work
 from hermes.store.verb_kinds import Chunked
 
 R = TypeVar("R")
@@ -30,8 +32,10 @@ PROGRESS_STEPS = 100_000
 """SQLite instructions between two checks for Ctrl-C: about a millisecond."""
 
 
-def existing_path(options: Namespace) -> Path:
-    """Return the path of the database, or raise `StoreRefused` if it does not exist."""
+def existing_path(options: Namespace) -> Path | str:
+    """Return the path or URL of the database, or raise `StoreRefused` if there is no such file."""
+    if isinstance(options.db, str):
+        return options.db
     path: Path = options.db.expanduser()
     if not path.exists():
         raise StoreRefused(f"{path} does not exist; use --db to name the database")
@@ -47,19 +51,26 @@ def schema_version(path: Path) -> int:
 
 
 @contextmanager
-def open_current(path: Path) -> Iterator[SessionStore]:
+def open_current(path: Path | str) -> Iterator[SessionStore]:
     """Open an existing database, whose queries Ctrl-C can interrupt.
 
-    One that is read-only can be read. Raises `StoreRefused` if it has an older schema.
+    A file that is read-only can be read. Raises `StoreRefused` if it has an older schema.
     """
     require_current(path)
+    if isinstance(path, str):
+        with SessionStore(path) as store:
+            yield store
+        return
     with ReadOnlyStore(path) if is_read_only(path) else SessionStore(path) as store:
         store.snapshot(lambda tx: tx.db.set_progress_handler(lambda: False, PROGRESS_STEPS))
         yield store
 
 
-def require_current(path: Path) -> None:
-    """Raise `StoreRefused` if a file has an older schema."""
+def require_current(path: Path | str) -> None:
+    """Raise `StoreRefused` if a database has an older schema, or the URL of one has none."""
+    if isinstance(path, str):
+        with side_of(path).source(Clock()):
+            return
     version = schema_version(path)
     if version < CURRENT_VERSION:
         from hermes.settings.installation import command  # noqa: PLC0415 - rarely needed
@@ -70,8 +81,10 @@ def require_current(path: Path) -> None:
         )
 
 
-def in_use(path: Path) -> bool:
-    """Return whether a runtime owns the file."""
+def in_use(path: Path | str) -> bool:
+    """Return whether a runtime owns the database, so that a long check would delay it."""
+    if isinstance(path, str):
+        return False
     if is_read_only(path):
         return runtime_lock.owner(path) is not None
     try:
@@ -114,6 +127,8 @@ def run_chunked(
 
 def prepare_folder(options: Namespace) -> None:
     """Create the folder of the database if it is the default one. It must be writable."""
+    if isinstance(options.db, str):
+        return
     if options.db == data_path():
         options.db.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = file_lock.resolve(options.db)
@@ -122,8 +137,12 @@ def prepare_folder(options: Namespace) -> None:
 
 
 @contextmanager
-def new_blobs(options: Namespace) -> Iterator[BlobFolder]:
-    """Return the folder for attached files; it is removed again if there is no database then."""
+def new_blobs(options: Namespace) -> Iterator[FileContents]:
+    """Return what stores attached files; a folder is removed if there is no database then."""
+    if isinstance(options.db, str):
+        with engine_of(options.db).connect(Clock()) as db:
+            yield db.blobs
+        return
     path = file_lock.resolve(options.db)
     folder = BlobFolder(path)
     try:
@@ -139,8 +158,8 @@ def new_blobs(options: Namespace) -> Iterator[BlobFolder]:
 def open_or_create(options: Namespace) -> Iterator[SessionStore]:
     """Open the database, and create it if it does not exist."""
     prepare_folder(options)
-    path = file_lock.resolve(options.db)
-    if not path.exists():
+    path = options.db
+    if isinstance(path, str) or not (path := file_lock.resolve(path)).exists():
         SessionStore(path).close()
     with open_current(path) as store:
         yield store

@@ -43,7 +43,8 @@ doomed (no, below) AS (
 # them. ?1 is the time before which all must have ended, and subagents must have been used last, ?2
 # the source or NULL, ?3 the number of lineages.
 _IS_OLD = (
-    f"s.ended_at IS NOT NULL AND s.ended_at < ?1 AND (?2 IS NULL OR s.source = ?2) AND {_UNROUTED}"
+    "s.ended_at IS NOT NULL AND s.ended_at < ?1 AND s.source = coalesce(?2, s.source) "
+    f"AND {_UNROUTED}"
 )
 _IS_UNUSED = f"s.last_active < ?1 AND coalesce(s.ended_at, 0) < ?1 AND {_UNROUTED}"
 _CONTINUES = "s.parent_no = line.no AND s.kind = 'compression'"

@@ -15,10 +15,10 @@ from hermes.config import shown_database
 WAIT: Final = 10.0
 LEASE: Final = 6.0
 SHORTEST_LEASE: Final = 0.1
+OURS: Final = {"wait", "lease", "node", "accept_data_loss"}
 _INVALID: Final = (
     "the URL of the database is not valid; use postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
 )
-OURS: Final = {"wait", "lease", "accept_data_loss"}
 _YES_NO: Final = {"yes": True, "no": False}
 
 
@@ -33,6 +33,9 @@ class Address:
     """For how many seconds a request waits for a database that cannot be reached."""
     lease: float = LEASE
     """After how many seconds without a heartbeat other nodes may take what this one serves."""
+    node: str | None = None
+    """The name of this process, also in the names of its local files; None for that of the machine
+    and its id."""
     accept_data_loss: bool = False
     """Whether a server is accepted that may lose what it has acknowledged."""
 
@@ -43,7 +46,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Read a URL. `wait`, `lease` and `accept_data_loss` in its query are Hermes' own.
+    """Read a URL. What `OURS` names in its query is Hermes' own.
 
     Raises `ValueError` with a sentence that does not contain the URL.
     """
@@ -61,6 +64,7 @@ def parse(url: str) -> Address:
         parameters,
         wait=_seconds(ours, "wait", WAIT, 0.0),
         lease=_seconds(ours, "lease", LEASE, SHORTEST_LEASE),
+        node=ours.get("node"),
         accept_data_loss=_accepts(ours),
     )
 

@@ -20,15 +20,15 @@ _ACCEPT: Final = (
 )
 
 
-def require_usable(db: Driver, address: Address) -> float:
+def require_usable(db: Driver, address: Address, oldest: int = OLDEST) -> float:
     """Raise `StoreRefused` if this server cannot keep what it acknowledges, or is too old.
 
     Returns its time. Raises `StoreUnavailable` for a standby, which may become the primary.
     """
     [(version, encoding, standby, *durability, now)] = db.execute(_FACTS).fetchall()
-    if version < OLDEST:
+    if version < oldest:
         raise StoreRefused(
-            f"{address.label} is PostgreSQL {version}; Hermes needs version {OLDEST} or later"
+            f"{address.label} is PostgreSQL {version}; Hermes needs version {oldest} or later"
         )
     if encoding != "UTF8":
         raise StoreRefused(

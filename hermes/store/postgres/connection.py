@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import random
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,9 +53,12 @@ _FORGET_WRITERS: Final = (
 )
 _VACUUM: Final = (
     "PostgreSQL frees space by itself; to return it to the file system, "
-    "run `VACUUM FULL` with psql while no runtime runs"
+    "stop all runtimes and run: psql --command='VACUUM FULL' {label}"
 )
-_BACKUP: Final = "use `pg_dump --format=custom` to back up a PostgreSQL database"
+_BACKUP: Final = (
+    "PostgreSQL has its own backups; "
+    "to make one, run: pg_dump --format=custom --file={target} {label}"
+)
 
 
 class PostgresConnection:
@@ -336,11 +340,12 @@ class PostgresConnection:
 
     def vacuum(self) -> None:
         """Raise `StoreRefused` with what to do instead."""
-        raise StoreRefused(_VACUUM)
+        raise StoreRefused(_VACUUM.format(label=shlex.quote(self._address.label)))
 
     def backup_to(self, target: Path, progress: Progress | None = None) -> Path:
         """Raise `StoreRefused` with what to do instead."""
-        raise StoreRefused(_BACKUP)
+        name = shlex.quote(str(target))
+        raise StoreRefused(_BACKUP.format(target=name, label=shlex.quote(self._address.label)))
 
     def close(self) -> None:
         """Close the connection, and remove its row from `writers`."""

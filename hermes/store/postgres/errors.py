@@ -30,7 +30,8 @@ _DAMAGED: Final = (pg.DataCorrupted, pg.IndexCorrupted)
 _OTHER_SCHEMA: Final = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)
 _STANDBY: Final = (pg.ReadOnlySqlTransaction,)
 _REFUSED: Final = re.compile(
-    r"password|authentication|pg_hba\.conf|does not exist|permission denied|certificate|SSL|scram",
+    r"password|authentication|pg_hba\.conf|does not exist|permission denied|not permitted|"
+    r"certificate|does not support SSL|scram|unrecognized configuration",
     re.IGNORECASE,
 )
 """What a server says to a client that it will not accept later either."""
@@ -75,14 +76,18 @@ def translate(error: Exception, label: str, undone: str) -> Exception:
 
 def refused(error: psycopg.Error, label: str) -> StoreRefused:
     """Return the sentence for a server that does not accept the user."""
-    return StoreRefused(f"the server does not let us use {label}: {reason(error)}")
+    return StoreRefused(
+        f"{label} cannot be used ({reason(error)}); check the user, the password and the database"
+    )
 
 
 def unreachable(error: psycopg.Error, label: str) -> StoreRefused:
     """Return the error for a server that could not be connected to, now or ever."""
     if is_refusal(error):
         return refused(error, label)
-    return StoreUnavailable(f"{label} cannot be reached ({reason(error)})")
+    return StoreUnavailable(
+        f"{label} cannot be reached ({reason(error)}); check the host, the port and the server"
+    )
 
 
 def reason(error: psycopg.Error) -> str:

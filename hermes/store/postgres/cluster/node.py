@@ -336,7 +336,7 @@ async def join(
 
     Without `threads`, as in tests with an inline store, there are no hints to other nodes.
     """
-    name = f"{socket.gethostname()}:{os.getpid()}"
+    name = address.node or f"{socket.gethostname()}:{os.getpid()}"
     membership = Membership(lambda: connect(address), name, address.lease)
     run = run_in_thread if threads else _run_at_once
     try:

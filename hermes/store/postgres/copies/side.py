@@ -57,6 +57,12 @@ class PostgresSide:
         with self._open(schema.require_store) as db:
             yield db
 
+    def schema_versions(self) -> tuple[int, int]:
+        """Return the version of the database's schema, 0 without a store, and the current one."""
+        found = []
+        with self._open(lambda db, label: found.append(schema.stored_version(db, label))):
+            return found[0], len(schema.MIGRATIONS)
+
     @contextmanager
     def claim(self) -> Iterator[None]:
         """Hold the lock that keeps runtimes away."""
