@@ -33,6 +33,7 @@ from tests.support.copies import (
     copied,
     snapshotted,
 )  # fmt: skip
+from tests.support.cutting_proxy import CuttingProxy
 
 PAIRS = [
     ("sqlite", "sqlite"),
@@ -40,6 +41,9 @@ PAIRS = [
     ("postgres", "sqlite"),
     ("postgres", "postgres"),
 ]
+LIVING = (
+    "SELECT 1 FROM nodes WHERE dead = 0 AND lease_until > extract(epoch FROM clock_timestamp())"
+)
 KEYS = ("telegram:1", "telegram:2", "web:é")
 DAY = 86_400.0
 
@@ -312,6 +316,45 @@ def test_no_runtime_starts_on_a_server_during_a_copy(new_database, world):
     assert during == [
         f"{side_of(source).label} is being copied; start again when the copy is complete"
     ]
+
+
+def test_a_node_that_could_come_back_is_in_use(new_database, world):
+    source, target = fill(new_database("postgres"), world, 5), new_database("sqlite")
+    with connect(parse(source)) as db:
+        [(killed,)] = db.execute(
+            "INSERT INTO nodes (name, lease_until, facts) "
+            "VALUES ('killed', extract(epoch FROM clock_timestamp()) + 100, '{}') RETURNING id"
+        ).fetchall()
+        with pytest.raises(StoreInUse) as refused:
+            copied(source, target, world.clock)
+        assert str(refused.value) == (
+            f"{side_of(source).label} is in use by the node killed; stop it, or, if it has ended "
+            "without a word, try again in 100 s"
+        )
+        db.execute("UPDATE nodes SET lease_until = 0 WHERE id = $1", [killed])
+    copied(source, target, world.clock)
+
+
+def test_a_node_that_was_cut_off_during_a_move_stores_nothing(postgres_server, tmp_path, world):
+    target = tmp_path / "b.db"
+
+    async def moved():
+        source = postgres_server.database_url("postgres", tcp=True)
+        with CuttingProxy(postgres_server.port) as proxy:
+            behind = f"{proxy.url('postgres')}?wait=0.5&lease=0.2"
+            async with open_store(behind, clock=world.clock) as store:
+                await store.accept(Inbound(KEYS[0], "1", "before"))
+                await trio.to_thread.run_sync(proxy.refuse, True)
+                while rows_of(source, LIVING):  # noqa: ASYNC110 - other connections renew it
+                    await trio.sleep(0.01)
+                await trio.to_thread.run_sync(copied, source, target, world.clock)
+                await trio.to_thread.run_sync(proxy.refuse, False)
+                with pytest.raises(StoreBusy, match="it was moved to another database meanwhile"):
+                    await store.accept(Inbound(KEYS[0], "2", "after"))
+        return source
+
+    source = trio.run(moved)
+    assert content(source) == content(target)
 
 
 def test_nobody_writes_while_a_move_is_verified(new_database, world):

@@ -22,7 +22,7 @@ ENGINE = {
 }
 """Columns of one engine."""
 OF_POSTGRES = {
-    "hermes_schema", "writers", "nodes", "roles", "registrations", "file_contents", "file_chunks",
+    "hermes_schema", "writers", "nodes", "roles", "listeners", "file_contents", "file_chunks",
 }  # fmt: skip
 
 

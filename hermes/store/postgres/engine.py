@@ -40,7 +40,7 @@ class PostgresEngine:
     def _connect_writer(self) -> PostgresConnection:
         # A node that is stopped in a transaction must not hold its locks for longer than its lease.
         address = self._address
-        return PostgresConnection(address, claims.open_for_runtime, idle=address.lease)
+        return PostgresConnection(address, claims.RuntimeShare().open, idle=address.lease)
 
     @contextmanager
     def connect(self, clock: Clock) -> Iterator[Connection]:
