@@ -133,6 +133,11 @@ class Ownership(Protocol):
 class Roles(Protocol):
     """What must exist once in a cluster, such as the receiver of a platform."""
 
+    @property
+    def holders(self) -> Mapping[str, int]:
+        """The roles that nodes have, with the id of the node; at most one heartbeat old."""
+        ...
+
     def holds(self, role: str) -> bool:
         """Whether this node has a role and may act in it now."""
         ...
@@ -141,7 +146,16 @@ class Roles(Protocol):
         """Run a function while this node has the role, until the function returns.
 
         It is cancelled when the node loses the role, and called again when the node has it again.
+        Only nodes that call this get the role. Several functions may run as one role.
         """
+        ...
+
+    def wake(self, role: str) -> None:
+        """Tell the node that has a role that there is something to do. Never waits."""
+        ...
+
+    async def until_woken(self, role: str) -> None:
+        """Wait until `wake` was called since the last time, or another node may have done so."""
         ...
 
 

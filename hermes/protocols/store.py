@@ -50,8 +50,20 @@ class OutboxStore(FileStore, Protocol):
         """Return replies that are not sent, in order; of one lane or of all."""
         ...
 
-    def mark_sending(self, outbox_ids: Sequence[int]) -> Awaitable[None]:
-        """Record that a send is in flight."""
+    def open_lanes(self) -> Awaitable[list[tuple[str, str, str]]]:
+        """Return the lanes that have replies to send, each with its platform and account."""
+        ...
+
+    def served_platforms(self) -> Awaitable[list[str]]:
+        """Return the platforms that have an adapter, or had one."""
+        ...
+
+    def serve_platforms(self, platforms: Sequence[str]) -> Awaitable[list[str]]:
+        """Record that platforms have an adapter; return all that have one or had one."""
+        ...
+
+    def mark_sending(self, outbox_ids: Sequence[int]) -> Awaitable[list[int]]:
+        """Record that sends are in flight. Returns those of them that are not closed."""
         ...
 
     def mark_part(self, outbox_id: int, part: int) -> Awaitable[None]:
@@ -78,16 +90,8 @@ class OutboxStore(FileStore, Protocol):
         """Give up all pending replies of a lane. Returns their ids."""
         ...
 
-    def recover_outbox(self) -> Awaitable[int]:
+    def recover_outbox(self, lanes: Sequence[str] | None = None) -> Awaitable[int]:
         """Mark the sends that an earlier process left in flight as recovered."""
-        ...
-
-    def get_meta(self, name: str) -> Awaitable[str | None]:
-        """Return a stored setting."""
-        ...
-
-    def set_meta(self, name: str, value: str | None) -> Awaitable[None]:
-        """Store a setting; None removes it."""
         ...
 
 

@@ -198,6 +198,9 @@ class StoreVerbs:
     unpair: Final = writes(access.unpair)
 
     pending_outbox: Final = reads(outbox.pending_outbox)
+    open_lanes: Final = reads(outbox.open_lanes)
+    served_platforms: Final = reads(outbox.served_platforms)
+    serve_platforms: Final = writes(outbox.serve_platforms)
     mark_sending: Final = writes(outbox.mark_sending)
     mark_part: Final = writes(outbox.mark_part)
     mark_sent: Final = writes(outbox.mark_sent)

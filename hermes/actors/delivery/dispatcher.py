@@ -2,7 +2,8 @@
 
 If a platform never had an adapter, its replies are for the host, which receives them as return
 values or events: they are marked as sent. If it had an adapter in an earlier process, or has one
-for another account only, its replies are kept until there is one again.
+for another account only, its replies are kept until there is one again. In a cluster, they are sent
+by the node that has the role of the platform, and other nodes tell it that there are some.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
 import trio
 
 from hermes.actors.delivery.lane import Endpoint, Lane, until_stored
+from hermes.actors.delivery.sender import PREFIX, Sender, account_of, address_of, role_of
 from hermes.actors.delivery.split import MIN_LIMIT
 from hermes.background import set_event, start_soon
 from hermes.errors import HermesError
 from hermes.messages import OutboxRow, Source
-from hermes.protocols import Adapter, HasAccount, OutboxStore
+from hermes.protocols import Adapter, OutboxStore
+from hermes.protocols.cluster import Cluster
 
 log: logging.Logger = logging.getLogger(__name__)
 
 MARK_DELAY = 0.05
-SERVED = "outbox:platforms"
 
 
 class Dispatcher:
@@ -35,23 +36,27 @@ class Dispatcher:
         nursery: trio.Nursery,
         adapters: Iterable[Adapter],
         store: OutboxStore,
+        cluster: Cluster,
         redact: Callable[[str], str] | None = None,
     ) -> None:
         self._nursery = nursery
         self._store = store
-        self._endpoints: dict[str, dict[str | None, Endpoint]] = {}
+        self._cluster = cluster
+        self._redact = redact or str
+        self._senders: dict[str, dict[str | None, Sender]] = {}
+        self._sent: set[int] = set()
+        """Rows that were sent, and are not marked as sent in the store yet."""
+        self._of_host: list[tuple[str, int]] = []
+        """Platforms without a known adapter, and their rows."""
+        self._some_sent = trio.Event()
+        self._missing: set[tuple[str, str]] = set()
         for adapter in adapters:
             self._register(adapter)
-        for accounts in self._endpoints.values():
+        for accounts in self._senders.values():
             if len(accounts) == 1:  # a chat that names no account is one of the only account
                 accounts.setdefault("", *accounts.values())
-        self._served = set(self._endpoints)
+        self._served = set(self._senders)
         """Platforms that have an adapter, or had one."""
-        self._redact = redact or str
-        self._missing: set[tuple[str, str]] = set()
-        self._lanes: dict[str, Lane] = {}
-        self._sent: list[int] = []
-        self._some_sent = trio.Event()
 
     def _register(self, adapter: Adapter) -> None:
         endpoint = Endpoint.of(adapter)
@@ -60,71 +65,89 @@ class Dispatcher:
                 f"the adapter for {adapter.platform} has a limit of {endpoint.limit} characters; "
                 f"it must be at least {MIN_LIMIT}"
             )
-        account = adapter.account if isinstance(adapter, HasAccount) else None
-        accounts = self._endpoints.setdefault(adapter.platform, {})
+        account = account_of(adapter)
+        accounts = self._senders.setdefault(adapter.platform, {})
         if account in accounts:
             raise HermesError(f"there are two adapters for {adapter.platform}, account {account}")
-        accounts[account] = endpoint
+        sender = Sender(
+            role_of(adapter), endpoint, self._store, self._cluster,
+            lambda platform, account: self._sender(platform, account) is sender,
+            self._on_sent, self._sent, self._redact,
+        )  # fmt: skip
+        accounts[account] = sender
+
+    def _sender(self, platform: str, account: str) -> Sender | None:
+        accounts = self._senders.get(platform, {})
+        return accounts.get(account) or accounts.get(None)
+
+    @property
+    def _all(self) -> list[Sender]:
+        """All senders; one of them may have two accounts."""
+        found = (sender for accounts in self._senders.values() for sender in accounts.values())
+        return list({sender.role: sender for sender in found}.values())
 
     def serves(self, platform: str) -> bool:
         """Whether an adapter sends the replies of a platform, now or after another start."""
-        return platform in self._served
+        return platform in self._served or bool(self._roles_of(platform))
+
+    def _roles_of(self, platform: str) -> list[str]:
+        """Return the roles of a platform that nodes have now."""
+        role = PREFIX + platform
+        return [each for each in self._cluster.holders if f"{each}:".startswith(f"{role}:")]
 
     def limit_of(self, source: Source) -> int | None:
         """Return the maximum length of a message to a chat; None for no limit."""
-        accounts = self._endpoints.get(source.platform, {})
-        endpoint = accounts.get(source.account) or accounts.get(None)
-        return None if endpoint is None else endpoint.limit
+        sender = self._sender(source.platform, source.account)
+        return None if sender is None else sender.endpoint.limit
 
     def offer(self, rows: Sequence[OutboxRow]) -> None:
         """Take committed rows, in the order of their commits. Never waits."""
         for row in rows:
-            platform, account = str(row.body.get("platform")), str(row.body.get("account") or "")
-            accounts = self._endpoints.get(platform, {})
-            endpoint = accounts.get(account) or accounts.get(None)
-            if endpoint is not None:
-                lane = self._lanes.get(row.lane) or self._start_lane(row.lane, endpoint)
-                lane.offer(row)
-            else:
+            platform, account = address_of(row)
+            sender = self._sender(platform, account)
+            if sender is None:
                 self._without_adapter(row.outbox_id, platform, account)
+            elif self._cluster.ids_in_order:
+                sender.offer(row)
+            else:  # another node may have committed earlier ones: the sender asks the store
+                self._cluster.wake(sender.role)
 
     def _without_adapter(self, outbox_id: int, platform: str, account: str) -> None:
-        if platform not in self._served:
-            self._on_sent(outbox_id)
+        if not self.serves(platform):
+            self._of_host.append((platform, outbox_id))
+            set_event(self._some_sent)
+        elif roles := self._roles_of(platform):
+            for role in roles:
+                self._cluster.wake(role)
         elif (platform, account) not in self._missing:
             self._missing.add((platform, account))
             log.warning("replies wait for an adapter: %s, account %r", platform, account)
 
-    def _start_lane(self, name: str, endpoint: Endpoint) -> Lane:
-        lane = Lane(name, endpoint, self._store, self._on_sent, self._redact)
-        self._lanes[name] = lane
-        start_soon(self._nursery, self._run_lane, lane)
-        return lane
-
-    async def _run_lane(self, lane: Lane) -> None:
-        await lane.run()
-        del self._lanes[lane.name]  # no checkpoint since the lane found nothing more to send
-        set_event(lane.changed)
-
     def _on_sent(self, outbox_id: int) -> None:
-        self._sent.append(outbox_id)
+        self._sent.add(outbox_id)
         set_event(self._some_sent)
 
     async def recover(self) -> None:
-        """Offer what an earlier process left; sends that were in flight are marked recovered."""
-        await self._store.recover_outbox()
-        await self._remember_platforms()
-        after = 0
-        while rows := await self._store.pending_outbox(after=after):
-            self.offer(rows)
-            after = rows[-1].outbox_id
+        """Begin to send, with what earlier processes left; in a cluster, once it has the role.
 
-    async def _remember_platforms(self) -> None:
-        stored = await self._store.get_meta(SERVED)
-        earlier = set() if stored is None else set(msgspec.json.decode(stored, type=list[str]))
-        self._served |= earlier
-        if self._served != earlier:
-            await self._store.set_meta(SERVED, msgspec.json.encode(sorted(self._served)).decode())
+        Without other nodes, all of that has been offered to the lanes when this returns.
+        """
+        self._served |= set(await self._store.serve_platforms(sorted(self._served)))
+        await self._offer_rest()
+        for sender in self._all:
+            start_soon(self._nursery, self._cluster.run_as, sender.role, sender.run)
+        for sender in self._all:
+            if self._cluster.holds(sender.role):
+                await sender.began.wait()
+
+    async def _offer_rest(self) -> None:
+        """Offer what an earlier process left, and no adapter of this one sends."""
+        for lane, platform, account in await self._store.open_lanes():
+            if self._sender(platform, account) is None:
+                after = 0
+                while rows := await self._store.pending_outbox(lane, after=after):
+                    self.offer(rows)
+                    after = rows[-1].outbox_id
 
     async def run(self) -> None:
         """Background loop: mark delivered rows as sent, in batches."""
@@ -136,11 +159,37 @@ class Dispatcher:
     async def flush(self) -> None:
         """Mark the delivered rows that are not marked yet."""
         self._some_sent = trio.Event()
-        sent, self._sent = self._sent, []
+        rows, self._of_host = self._of_host, []
+        sent = [*self._sent, *await self._without_adapters(rows)]
         if sent:
             await until_stored(lambda: self._store.mark_sent(sent))
+            self._sent.difference_update(sent)
+
+    async def _without_adapters(self, rows: Sequence[tuple[str, int]]) -> list[int]:
+        """Return which of these rows no adapter sends on any node."""
+        if rows and not self._cluster.ids_in_order:
+            # A node with the adapter stores its name before it receives what is answered here.
+            self._served |= set(await until_stored(self._store.served_platforms))
+        for platform in {platform for platform, _ in rows if self.serves(platform)}:
+            for role in self._roles_of(platform):
+                self._cluster.wake(role)
+        return [outbox_id for platform, outbox_id in rows if not self.serves(platform)]
+
+    async def hand_over(self) -> None:
+        """Begin no other send, and wait until the outcome of those in flight is stored.
+
+        Other nodes go on as soon as this one gives up the roles of its platforms.
+        """
+        async with trio.open_nursery() as nursery:
+            for sender in self._all:
+                start_soon(nursery, sender.end)
+        await self.flush()
 
     async def wait_sent(self, deadline: float = math.inf) -> None:
         """Wait until every lane is empty, or paused until after the deadline."""
-        while busy := next((x for x in self._lanes.values() if x.paused_until < deadline), None):
+        while busy := next((x for x in self._lanes if x.paused_until < deadline), None):
             await busy.changed.wait()
+
+    @property
+    def _lanes(self) -> Iterable[Lane]:
+        return (lane for sender in self._all for lane in sender.lanes.values())

@@ -7,10 +7,11 @@ simply sent again. A reply that waits for the platform to be ready does not coun
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TypeAlias, TypeVar
 
 import attrs
@@ -23,6 +24,7 @@ from hermes.errors import (
     ActorStopped,
     HermesError,
     MessageRefused,
+    NotOwner,
     RetryAfter,
     StoreFailed,
     UnknownFile,
@@ -91,40 +93,62 @@ class Lane:
     _endpoint: Endpoint
     _store: OutboxStore
     _on_sent: Callable[[int], None]
+    _unmarked: Collection[int]
+    """Rows that were passed to `_on_sent`, but are not marked as sent in the store yet."""
     _redact: Callable[[str], str] = str
     _rows: deque[OutboxRow] = attrs.field(init=False, factory=deque)
     _newest: int = attrs.field(init=False, default=0)
-    """The newest row that was taken into memory."""
-    _offered: int = attrs.field(init=False, default=0)
-    """The newest row that was offered. What is newer than `_newest` is only in the store."""
+    """The newest row that was offered and taken into memory."""
+    _in_store: int = attrs.field(init=False, default=0)
+    """How often there was something that is only in the store, since it was last read."""
+    in_flight: bool = attrs.field(init=False, default=False)
+    """Whether the platform may have a part, and the outcome is not stored yet."""
+    _ending: bool = attrs.field(init=False, default=False)
     paused_until: float = attrs.field(init=False, default=-math.inf)
     changed: trio.Event = attrs.field(init=False, factory=trio.Event)
-    """Set when the lane pauses or ends."""
+    """Set when the lane pauses, ends, or while it is to end, has nothing in flight."""
 
     def offer(self, row: OutboxRow) -> None:
         """Append a row, unless older rows are only in the store. Never waits."""
-        if self._newest == self._offered < row.outbox_id and len(self._rows) < MAX_ROWS:
+        if row.outbox_id <= self._newest:
+            return
+        if self._in_store or len(self._rows) >= MAX_ROWS:
+            self.look()
+        else:
             self._rows.append(row)
             self._newest = row.outbox_id
-        self._offered = max(self._offered, row.outbox_id)
+
+    def look(self) -> None:
+        """Look in the store for more, once the rows in memory are sent."""
+        self._in_store += 1
+
+    def end(self) -> None:
+        """Begin no other send: another node goes on with this lane."""
+        self._ending = True
 
     async def run(self) -> None:
         """Send everything. There is no checkpoint between the last look and the return."""
-        while self._rows or self._newest < self._offered:
+        while self._rows or self._in_store:
             if self._rows:
-                await self._deliver(self._rows.popleft())
+                with contextlib.suppress(_Closed):
+                    await self._deliver(self._rows.popleft())
+                self._landed()
             else:
                 await self._fetch()
 
     async def _fetch(self) -> None:
-        """Read the next rows from the store. Rows that are offered meanwhile stay there."""
-        after, offered = self._newest, self._offered
-        rows = await until_stored(
-            lambda: self._store.pending_outbox(self.name, after=after, limit=MAX_ROWS)
-        )
-        self._rows.extend(rows)
-        self._newest = rows[-1].outbox_id if rows else offered
-        self._offered = max(self._offered, self._newest)
+        """Read the next rows from the store. Rows that are offered meanwhile stay there.
+
+        It reads from the oldest row on: with several nodes, a row may be committed after one with a
+        larger id.
+        """
+        looks, sent = self._in_store, frozenset(self._unmarked)
+        limit = MAX_ROWS + len(sent)
+        rows = await until_stored(lambda: self._store.pending_outbox(self.name, limit=limit))
+        self._rows.extend(row for row in rows if row.outbox_id not in sent)
+        self._newest = max([self._newest, *(row.outbox_id for row in rows)])
+        if len(rows) < limit:
+            self._in_store -= looks
 
     async def _deliver(self, row: OutboxRow) -> None:
         """Send a row part by part, until the platform has all of it or it is given up."""
@@ -155,10 +179,25 @@ class Lane:
         if row.state == "pending":
             if ready is not None and (early := await _failure(ready, row)) is not None:
                 return early
-            await until_stored(lambda: self._store.mark_sending([row.outbox_id]))
+            await self._begin(row.outbox_id)
             attempt.row = replace(row, state="sending", attempts=row.attempts + 1)
         send = self._send_file if "file" in row.body else self._endpoint.adapter.send
         return await _failure(send, attempt.row)
+
+    async def _begin(self, outbox_id: int) -> None:
+        """Record that a part will be in flight. Raises `_Closed` if the reply needs no send."""
+        if self._ending:
+            await trio.sleep_forever()
+        self.in_flight = True
+        if not await until_stored(lambda: self._store.mark_sending([outbox_id])):
+            raise _Closed
+
+    def _landed(self) -> None:
+        """Note that nothing is in flight, and that this is stored or about to be."""
+        self.in_flight = False
+        if self._ending or self.paused_until > -math.inf:
+            set_event(self.changed)
+            self.changed = trio.Event()
 
     async def _bodies_with_files(self, row: OutboxRow) -> list[JsonObject]:
         """Return the body of each part of a reply with files: its text, then each file."""
@@ -186,10 +225,11 @@ class Lane:
     async def _store_progress(self, row: OutboxRow) -> OutboxRow:
         """Record how many parts the platform has."""
         await until_stored(lambda: self._store.mark_part(row.outbox_id, row.part))
-        if self._endpoint.ready is None:
+        if self._endpoint.ready is None and not self._ending:
             return row
         # The platform may take long to be ready, and the next part is not in flight yet.
         await until_stored(lambda: self._store.mark_unsent([row.outbox_id]))
+        self._landed()
         return replace(row, state="pending")
 
     async def _failed(self, attempt: _Attempt, error: BaseException) -> bool:
@@ -235,8 +275,7 @@ class Lane:
 
     async def _pause(self, seconds: float) -> None:
         self.paused_until = trio.current_time() + seconds
-        set_event(self.changed)
-        self.changed = trio.Event()
+        self._landed()
         await trio.sleep_until(self.paused_until)
         self.paused_until = -math.inf
 
@@ -248,6 +287,10 @@ class Lane:
         log.warning("%d replies cannot be sent, from %d on", len(dead), first)
         given_up = set(dead)
         self._rows = deque(row for row in self._rows if row.outbox_id not in given_up)
+
+
+class _Closed(Exception):
+    """A reply was sent or given up by somebody else."""
 
 
 @attrs.define(eq=False)
@@ -290,11 +333,15 @@ async def _failure(send: Send, row: OutboxRow) -> BaseException | None:
 
 
 async def until_stored(verb: Callable[[], Awaitable[T]]) -> T:
-    """Call a store verb until it succeeds. Raises `StoreFailed` or `ActorStopped` at its end."""
+    """Call a store verb until it succeeds.
+
+    Raises `StoreFailed` or `ActorStopped` at the end of the store, and `NotOwner` if another node
+    has the role of the platform.
+    """
     while True:
         try:
             return await verb()
-        except (ActorStopped, StoreFailed):
+        except (ActorStopped, NotOwner, StoreFailed):
             raise
         except HermesError as error:
             log.warning("the outbox is delayed: %s", error)

@@ -45,6 +45,7 @@ class Alone:
     hints: NoHints = NoHints()
     others: bool = False
     ids_in_order: bool = True
+    holders: Mapping[str, int] = {}
 
     def __init__(self, store: _Store) -> None:
         self._store = store
@@ -102,6 +103,14 @@ class Alone:
         del role
         await function()
 
+    def wake(self, role: str) -> None:
+        """Do nothing: what this process writes, it knows."""
+        del role
+
+    async def until_woken(self, role: str) -> None:
+        """Wait until cancelled."""
+        del role
+        await trio.sleep_forever()
 
 @protected
 async def join_nobody(store: _Store) -> AsyncIterator[Alone]:

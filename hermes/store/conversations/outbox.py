@@ -9,6 +9,7 @@ import msgspec
 from hermes.messages import Outbound, OutboxRow, OutboxStats
 from hermes.store.attachments import rows as attachments
 from hermes.store.conversations import codec
+from hermes.store.records import key_value
 from hermes.store.transaction import Transaction
 
 _COLUMNS = "id, session_key, turn_id, lane, body, state, attempts, recovered, parts_sent"
@@ -21,6 +22,13 @@ _CLOSE = (
     "UPDATE outbox SET state = ?, closed_at = ?, note = ? "
     "WHERE id = ? AND state IN ('pending', 'sending')"
 )
+_LANES = (
+    "SELECT o.lane, o.body ->> '$.platform', o.body ->> '$.account' FROM outbox o JOIN "
+    "(SELECT min(id) AS id FROM outbox INDEXED BY outbox_open "
+    "WHERE state IN ('pending', 'sending') GROUP BY lane) AS oldest ON oldest.id = o.id "
+    "ORDER BY o.id"
+)
+_SERVED = "outbox:platforms"
 DAY = 86400.0
 
 
@@ -57,9 +65,41 @@ def pending_outbox(
     ]
 
 
-def mark_sending(tx: Transaction, outbox_ids: Sequence[int]) -> None:
-    """Record that a send begins; its outcome is unknown until `mark_sent` or `mark_unsent`."""
-    tx.run_each(_MARK_SENDING, [(outbox_id,) for outbox_id in outbox_ids])
+def open_lanes(tx: Transaction) -> list[tuple[str, str, str]]:
+    """Return the lanes that have replies which are not known to be sent; the oldest reply first.
+
+    Each has its platform and its account.
+    """
+    return [(lane, platform or "", account or "") for lane, platform, account in tx.all(_LANES)]
+
+
+def served_platforms(tx: Transaction) -> list[str]:
+    """Return the platforms that have an adapter, or had one. Their replies wait for one."""
+    stored = key_value.get_meta(tx, _SERVED)
+    return [] if stored is None else msgspec.json.decode(stored, type=list[str])
+
+
+def serve_platforms(tx: Transaction, platforms: Sequence[str]) -> list[str]:
+    """Record that these platforms have an adapter, and return all that have one or had one."""
+    tx.lock_key(_SERVED)
+    earlier = served_platforms(tx)
+    served = sorted({*earlier, *platforms})
+    if served != earlier:
+        key_value.set_meta(tx, _SERVED, msgspec.json.encode(served).decode())
+    return served
+
+
+def mark_sending(tx: Transaction, outbox_ids: Sequence[int]) -> list[int]:
+    """Record that a send begins; its outcome is unknown until `mark_sent` or `mark_unsent`.
+
+    Return the ids of those that are in flight now: the others were sent or given up meanwhile.
+    """
+    return [outbox_id for outbox_id in outbox_ids if _mark_sending(tx, outbox_id)]
+
+
+def _mark_sending(tx: Transaction, outbox_id: int) -> bool:
+    in_flight = "SELECT 1 FROM outbox WHERE id = ? AND state = 'sending'"
+    return tx.run(_MARK_SENDING, outbox_id) == 1 or tx.one(in_flight, outbox_id) is not None
 
 
 def mark_part(tx: Transaction, outbox_id: int, part: int) -> None:
@@ -110,11 +150,19 @@ def mark_unknown(tx: Transaction, outbox_ids: Sequence[int]) -> None:
         )
 
 
-def recover_outbox(tx: Transaction) -> int:
-    """At startup, mark replies that were in flight as recovered. Return how many there were."""
+def recover_outbox(tx: Transaction, lanes: Sequence[str] | None = None) -> int:
+    """Mark the replies that an earlier process had in flight as recovered, of all lanes or of some.
+
+    Return how many there were.
+    """
+    only, values = "", list[str]()
+    if lanes is not None:
+        only = "AND lane IN (SELECT value FROM json_each(?))"
+        values = [codec.encode_json(list(lanes))]
     return tx.run(
         "UPDATE outbox INDEXED BY outbox_open SET state = 'pending', recovered = 1 "
-        "WHERE state IN ('pending', 'sending') AND state = 'sending'"
+        f"WHERE state IN ('pending', 'sending') AND state = 'sending' {only}",
+        *values,
     )
 
 

@@ -13,6 +13,7 @@ from hermes.actors.delivery.questions import Questions
 from hermes.errors import StoreBusy
 from hermes.events import ApprovalAsked, Notice, TurnEnded
 from hermes.messages import Approval, QuestionRoute, Reply, Source
+from hermes.store.cluster.alone import Alone
 from hermes.testing import MemoryAdapter
 
 
@@ -48,7 +49,9 @@ async def questions(records):
     async with trio.open_nursery() as nursery:
         adapters = [MemoryAdapter("chat", limit=300), MemoryAdapter("console")]
         times = itertools.count(1.0)
-        yield Questions(records, Dispatcher(nursery, adapters, records), lambda: next(times))
+        yield Questions(
+            records, Dispatcher(nursery, adapters, records, Alone(records)), lambda: next(times)
+        )
 
 
 async def test_a_question_counts_for_commands_after_it_was_first_shown(questions, records):
