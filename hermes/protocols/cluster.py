@@ -154,8 +154,12 @@ class Roles(Protocol):
         """Tell the node that has a role that there is something to do. Never waits."""
         ...
 
-    async def until_woken(self, role: str) -> None:
-        """Wait until `wake` was called since the last time, or another node may have done so."""
+    async def until_woken(self, role: str) -> bool:
+        """Wait until `wake` was called since the last time; at most until it is time to look.
+
+        Returns whether it was called: it may not reach another node. There is one waiter for each
+        role.
+        """
         ...
 
 

@@ -20,10 +20,11 @@ import trio
 
 from hermes.actors.kernel.deferred import Deferred
 from hermes.actors.kernel.mailbox import Mailbox, Request, serve
-from hermes.background import set_event, start_soon, until_memory
+from hermes.background import start_soon, until_memory
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, StoreStatistics, Transcript
+from hermes.protocols.cluster import Cluster
 from hermes.store.conversations import boundaries, messages, routes, search
 from hermes.store.engine import Connection, Connections, Worker
 from hermes.store.group_commit import (
@@ -45,6 +46,8 @@ MAX_WAITING = 10_000
 INDEX_DELAY = 0.2
 SWEEP_INTERVAL = 60.0
 RETRY_SECONDS = 1.0
+INDEX, SWEEP, HOOKS = "index", "sweep", "hooks"
+"""The roles of the background tasks."""
 _TEMPORARY = (StoreError, Overloaded)
 """Errors after which a background task tries again: a full disk, a lock, too many requests."""
 
@@ -85,6 +88,9 @@ class StoreActor:
     functions run in threads.
     """
 
+    cluster: Cluster
+    """The other nodes that use this store, if there are any."""
+
     def __init__(
         self,
         connections: Connections,
@@ -101,12 +107,12 @@ class StoreActor:
         self._deferred = Deferred(self._requests)
         self._subscriber = _NOBODY
         self._failure: StoreFailed | None = None
-        self._unindexed = trio.Event()
-        set_event(self._unindexed)  # an earlier process may have left some
+        self._wake: Callable[[str], None] = _ignore
         self._forget_closed = cleanup.SteadyCleanup(*connections.writer.db.times(clock))
         self._commits = self._committed = self._largest = self._flushes = 0
         self._hooks = HookRunner(
             hooks,
+            role=HOOKS,
             pending=self._pending_boundaries,
             close=self._close_boundary,
             load=self._load,
@@ -205,7 +211,7 @@ class StoreActor:
 
         Raises `ActorStopped` if the store is closed before that, `StoreFailed` if it has failed.
         """
-        if not await self._hooks.wait_delivered():
+        if not await self._hooks.wait_delivered(self.cluster):
             stopped = ActorStopped("the runtime has ended before all hooks have run")
             raise stopped if self._failure is None else self._stop_error()
 
@@ -294,9 +300,9 @@ class StoreActor:
             except Exception:  # the message is on disk, where the runtime will find it
                 log.exception("message %d could not be handed over", accepted.receipt.inbox_id)
         if tx.unindexed:
-            set_event(self._unindexed)
+            self._wake(INDEX)
         if tx.boundaries:
-            self._hooks.notify()
+            self._wake(HOOKS)
 
     async def _run_alone(self, requests: Iterable[_Alone[Any]]) -> None:
         for request in requests:
@@ -313,32 +319,40 @@ class StoreActor:
 
     # Background tasks
 
-    def start_background(self, nursery: trio.Nursery, sweep_interval: float) -> None:
-        """Start indexing, sweeping every `sweep_interval` seconds, and the delivery to hooks."""
+    def start_background(
+        self, nursery: trio.Nursery, sweep_interval: float, cluster: Cluster
+    ) -> None:
+        """Start indexing, sweeping every `sweep_interval` seconds, and the delivery to hooks.
+
+        Of several nodes that share the database, one does each of these.
+        """
+        self._wake = self.cluster.wake
         start_soon(nursery, self._deferred.run)
-        start_soon(nursery, self._index)
-        start_soon(nursery, self._sweep, sweep_interval)
-        start_soon(nursery, self._hooks.run)
+        start_soon(nursery, cluster.run_as, INDEX, partial(self._index, cluster))
+        start_soon(nursery, cluster.run_as, SWEEP, partial(self._sweep, sweep_interval))
+        start_soon(nursery, self._hooks.run, cluster)
 
     def stop_hooks(self) -> None:
         """Stop calling hooks. Those that are interrupted are called again after the next start."""
         self._hooks.stop()
 
     @trio.lowlevel.enable_ki_protection
-    async def _index(self) -> None:
+    async def _index(self, cluster: Cluster) -> None:
         """Background loop: index new messages soon after they were written, in small steps."""
+        is_due = True  # an earlier process may have left some
         while True:
-            await self._unindexed.wait()
             # After a delay, not when idle: a step just before the next append would delay it more.
             await trio.sleep(INDEX_DELAY)
-            self._unindexed = trio.Event()
             try:
-                while await self._index_step():
-                    pass
+                if is_due or await self.snapshot(search.background_work_left):
+                    while await self._index_step():
+                        pass
             except _TEMPORARY as error:
                 log.warning("indexing is delayed: %s", error)
                 await trio.sleep(RETRY_SECONDS)
-                set_event(self._unindexed)
+                is_due = True
+            else:
+                is_due = await cluster.until_woken(INDEX)
 
     async def _index_step(self) -> bool:
         """Index some messages, then pause: indexing takes at most a tenth of the writer's time."""
@@ -374,8 +388,8 @@ class StoreActor:
                 expired.append(await self.transact(work))
         await self.transact(self._forget_closed)
         if await self.snapshot(search.background_work_left):
-            set_event(self._unindexed)
-        await self._hooks.fetch()
+            self._wake(INDEX)
+        self._wake(HOOKS)
         return [session_id for session_id in expired if session_id is not None]
 
     def _pending_boundaries(self, after: int) -> Coroutine[object, object, list[Boundary]]:

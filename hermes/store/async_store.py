@@ -32,7 +32,6 @@ from hermes.messages import (
     StorePulse,
     StoreSnapshot,
 )
-from hermes.protocols.cluster import Cluster
 from hermes.store.actor import MAX_WAITING, SWEEP_INTERVAL, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.choosing import engine_of
@@ -60,9 +59,6 @@ class Store(StoreActor, StoreVerbs):
     """
 
     _next_file_sweep: float = -math.inf
-
-    cluster: Cluster
-    """The other nodes that use this store, if there are any."""
 
     def held(self, claim: Claim | None, on_lost: Callable[[], None]) -> Store:
         """Return the verbs for the actor of one conversation, which this node has claimed.
@@ -334,19 +330,18 @@ async def open_store(  # noqa: PLR0913
             await connections.reader.run(lambda db: db.run_read(clock, require_not_moved))
         connections.writer.db.limits = limits or AttachmentLimits()
         with ExitStack() as at_end:
-            async with open_background() as background:
-                store = Store(
-                    connections,
-                    clock,
-                    hooks,
-                    hook_timeout=hook_timeout,
-                    hook_threads=engine.threads,
-                )
-                at_end.callback(store.close)  # after the background tasks, whose writes count
-                start_soon(writing, store.write)
+            store = Store(
+                connections,
+                clock,
+                hooks,
+                hook_timeout=hook_timeout,
+                hook_threads=engine.threads,
+            )
+            at_end.callback(store.close)  # after the background tasks, whose writes count
+            start_soon(writing, store.write)
+            async with connections.join(store) as store.cluster, open_background() as background:
                 try:
                     store.start_background(background, sweep_interval)
-                    async with connections.join(store) as store.cluster:
-                        yield store
+                    yield store
                 finally:
                     store.stop_hooks()

@@ -11,6 +11,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeAlias, get_args
 
 import trio
@@ -21,6 +22,7 @@ from hermes.background import cancel, holding, or_crash, set_event, start_soon, 
 from hermes.context import TurnContext, within
 from hermes.errors import Overloaded, StoreError
 from hermes.messages import Boundary, HookEvent, Hooks, JsonObject, Transcript
+from hermes.protocols.cluster import Cluster
 
 log: Final = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ class HookRunner:
         self,
         hooks: Hooks,
         *,
+        role: str,
         pending: Pending,
         close: Close,
         load: Load,
@@ -58,6 +61,7 @@ class HookRunner:
         self._nursery: trio.Nursery | None = None
         self._started = trio.Event()
         self._hooks = hooks
+        self._role = role
         self._pending = pending
         self._close = close
         self._load = load
@@ -69,33 +73,44 @@ class HookRunner:
         self._idle = trio.Event()
         set_event(self._idle)
         self._ended = False
-        self._notified = trio.Event()
+        self._open: set[int] = set()
+        """The boundaries that were queued and are not closed."""
         self._newest = 0
-
-    def notify(self) -> None:
-        """Tell `run` that boundaries were written."""
-        set_event(self._notified)
+        self._in_order = True
+        self._fetching = trio.Lock()
 
     @trio.lowlevel.enable_ki_protection
-    async def run(self) -> None:
+    async def run(self, cluster: Cluster) -> None:
         """Background task: deliver what an earlier process left, then each new boundary.
 
-        Only `stop` ends it: a runtime whose block is cancelled still waits for the hooks.
+        Of several nodes, the one with the role does so. Only `stop` ends this: a runtime whose
+        block is cancelled still waits for the hooks.
         """
         try:
             with self._scope:
-                async with trio.open_nursery() as self._nursery:
-                    set_event(self._started)
-                    await self._fetch_always()
+                await cluster.run_as(self._role, partial(self._run, cluster))
         finally:
             self._ended = True
             set_event(self._idle)  # who waits is told that it has ended
+
+    async def _run(self, cluster: Cluster) -> None:
+        """Deliver boundaries until this is cancelled, at the end or because the role is lost."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                self._in_order = cluster.ids_in_order
+                set_event(self._started)
+                await self._fetch_always(cluster)
+        finally:
+            if not self._scope.cancel_called:
+                self._queues, self._open, self._newest = {}, set(), 0
+                self._started = trio.Event()
+                set_event(self._idle)
 
     def stop(self) -> None:
         """End `run` and the hooks that it calls."""
         cancel(self._scope)
 
-    async def _fetch_always(self) -> None:
+    async def _fetch_always(self, cluster: Cluster) -> None:
         while True:
             try:
                 await self.fetch()
@@ -103,20 +118,23 @@ class HookRunner:
                 log.warning("boundaries are delayed: %s", error)
                 await trio.sleep(RETRY_SECONDS)
             else:
-                await self._notified.wait()
-                self._notified = trio.Event()
+                await cluster.until_woken(self._role)
 
     async def fetch(self) -> None:
         """Read new boundaries from the store and queue them."""
         await self._started.wait()
-        while found := await self._pending(self._newest):
-            for boundary in found:
-                self._enqueue(boundary)
+        async with self._fetching:
+            # With several nodes, one may be committed after others with larger ids.
+            known, after = frozenset(self._open), self._newest if self._in_order else 0
+            while found := await self._pending(after):
+                after = found[-1].boundary_id
+                for boundary in found:
+                    if boundary.boundary_id not in known:
+                        self._enqueue(boundary)
+            self._newest = after
 
     def _enqueue(self, boundary: Boundary) -> None:
-        if boundary.boundary_id <= self._newest:  # two tasks may fetch at the same time
-            return
-        self._newest = boundary.boundary_id
+        self._open.add(boundary.boundary_id)
         queue = self._queues.get(boundary.session_key)
         if queue is not None:
             queue.append(boundary)
@@ -129,14 +147,24 @@ class HookRunner:
         assert self._nursery is not None
         start_soon(self._nursery, self._deliver_all, boundary.session_key)
 
-    async def wait_delivered(self) -> bool:
+    async def wait_delivered(self, cluster: Cluster) -> bool:
         """Wait until the hooks have been called for every boundary that is in the store now.
 
         Returns False if `run` ended before that.
         """
+        if not self._ended and not cluster.holds(self._role):
+            await self._wait_for_other_node(cluster)
+            return True
         await self.fetch()
         await self._idle.wait()
         return not (self._ended and self._queues)
+
+    async def _wait_for_other_node(self, cluster: Cluster) -> None:
+        """Wait until the boundaries that are in the store now are closed."""
+        waiting = {each.boundary_id for each in await self._pending(0)}
+        while waiting:
+            await trio.sleep(RETRY_SECONDS / 4)
+            waiting &= {each.boundary_id for each in await self._pending(0)}
 
     @trio.lowlevel.enable_ki_protection
     async def _deliver_all(self, session_key: str) -> None:
@@ -153,6 +181,7 @@ class HookRunner:
                 )  # fmt: skip
             else:
                 await self._close_boundary(queue[0], error)
+                self._open.discard(queue[0].boundary_id)
             queue.popleft()
         del self._queues[session_key]
         if not self._queues:

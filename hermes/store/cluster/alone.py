@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 import trio
 
-from hermes.background import protected
+from hermes.background import protected, set_event
 from hermes.messages import Accepted, Claim, NodeInfo
 from hermes.protocols.cluster import OnHint, Waiting
 
@@ -49,6 +50,7 @@ class Alone:
 
     def __init__(self, store: _Store) -> None:
         self._store = store
+        self._woken: defaultdict[str, trio.Event] = defaultdict(trio.Event)
 
     def serves(self, accepted: Accepted) -> bool:
         """Return True."""
@@ -104,13 +106,15 @@ class Alone:
         await function()
 
     def wake(self, role: str) -> None:
-        """Do nothing: what this process writes, it knows."""
-        del role
+        """Let `until_woken` return."""
+        set_event(self._woken[role])
 
-    async def until_woken(self, role: str) -> None:
-        """Wait until cancelled."""
-        del role
-        await trio.sleep_forever()
+    async def until_woken(self, role: str) -> bool:
+        """Wait for `wake`."""
+        await self._woken[role].wait()
+        del self._woken[role]
+        return True
+
 
 @protected
 async def join_nobody(store: _Store) -> AsyncIterator[Alone]:
