@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -12,6 +12,7 @@ from hermes.actors.api.conversations import ApiConversations
 from hermes.actors.api.files import ApiFiles
 from hermes.actors.api.sign_ins import ApiSignIns
 from hermes.actors.context import RuntimeContext
+from hermes.actors.delivery.sender import role_of
 from hermes.actors.intake import Intake
 from hermes.actors.session import operations
 from hermes.actors.supervisor import Supervisor
@@ -43,6 +44,7 @@ from hermes.messages import (
     Token,
     ToolCall,
 )
+from hermes.protocols import Adapter
 from hermes.sanitize import scrub
 
 
@@ -165,10 +167,19 @@ class Admin:
 
 
 class AdapterState:
-    """Small values that adapters keep in the store, such as a position in an update stream."""
+    """What adapters share with other processes: small values in the store, and who receives."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+
+    async def receive(self, adapter: Adapter, function: Callable[[], Awaitable[None]]) -> None:
+        """Await `function()`, which receives the messages for an adapter.
+
+        If several nodes that share a database have this adapter, one of them receives and sends at
+        a time. On the others, the function is called when they take over. It is cancelled when
+        another node does.
+        """
+        await self._supervisor.store.cluster.run_as(role_of(adapter), function)
 
     async def get(self, name: str) -> str | None:
         """Return a value; None if there is none."""

@@ -327,10 +327,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
 ) -> AsyncIterator[Runtime]:
     """Run actors on an open store during a block. Leaving the block drains the runtime."""
     async with _ending() as started, open_background() as nursery:
-        dispatcher, clean = (
-            Dispatcher(nursery, adapters, store, store.cluster, redact),
-            redact or str,
-        )
+        dispatcher, clean = Dispatcher(nursery, adapters, store, redact), redact or str
         questions, metrics = Questions(store, dispatcher, wall), RuntimeMetrics(wall)
         bus = EventBus(metrics.count_reply, questions.received)
         context = RuntimeContext(

@@ -26,6 +26,7 @@ from hermes.errors import (
 from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, Claim
 from hermes.protocols import Store
+from hermes.protocols.cluster import HOOKS
 from hermes.session_keys import is_ephemeral_key, require_encodable
 from hermes.user_code import contained, leaf, loggable
 
@@ -281,10 +282,14 @@ class Supervisor:
     async def _wait_idle(self) -> None:
         """Wait until no conversation has anything to do.
 
-        If other nodes go on with the conversations, they get each one as soon as it is idle.
+        If other nodes go on with the conversations, they get each one as soon as it is idle, and
+        the platforms at once.
         """
         await self._recovery.finished.wait()
         cluster = self._context.store.cluster
+        if cluster.others:
+            with trio.move_on_after(self._context.config.close_timeout):
+                await self._dispatcher.hand_over()
         await cluster.start_draining()
         while busy := [actor for actor in self._actors.values() if not actor.idle]:
             if cluster.others:
@@ -299,9 +304,10 @@ class Supervisor:
 
     async def _finish(self) -> None:
         """Wait for the hooks, whose time starts now, then end subscriptions."""
-        config = self._context.config
-        with trio.move_on_after(config.hook_drain_timeout):
-            await self._context.store.wait_hooks()
+        config, cluster = self._context.config, self._context.store.cluster
+        if cluster.holds(HOOKS) or not cluster.others:
+            with trio.move_on_after(config.hook_drain_timeout):
+                await self._context.store.wait_hooks()
         with trio.move_on_after(config.close_timeout, shield=True):
             await self._context.questions.try_flush()
             await self._dispatcher.flush()

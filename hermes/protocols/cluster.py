@@ -15,6 +15,9 @@ from hermes.messages import Accepted, Claim, NodeInfo
 OnHint: TypeAlias = Callable[[str], None]
 """Called in Trio's thread with the payload of a hint. It must be quick and must not raise."""
 
+INDEX, SWEEP, HOOKS = "index", "sweep", "hooks"
+"""The roles of the store's background tasks. The other roles are those of platforms."""
+
 Waiting: TypeAlias = tuple[str, int, Claim | None]
 """The key and the id of an open message, and the claim under which this node serves the key."""
 

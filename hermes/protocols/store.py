@@ -44,6 +44,11 @@ from hermes.protocols.views import ViewStore
 class OutboxStore(FileStore, Protocol):
     """Replies that are to be sent."""
 
+    @property
+    def cluster(self) -> Cluster:
+        """The other nodes that use this store, if there are any."""
+        ...
+
     def pending_outbox(
         self, lane: str | None = None, *, after: int = 0, limit: int = 1000
     ) -> Awaitable[list[OutboxRow]]:
@@ -348,11 +353,6 @@ class Store(
     Protocol,
 ):
     """Everything that a runtime needs of its store."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The other nodes that use this store, if there are any."""
-        ...
 
     def held(self, claim: Claim | None, on_lost: Callable[[], None]) -> Store:
         """Return the verbs for the actor of one conversation, which this node has claimed.

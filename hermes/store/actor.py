@@ -24,7 +24,7 @@ from hermes.background import start_soon, until_memory
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, StoreStatistics, Transcript
-from hermes.protocols.cluster import Cluster
+from hermes.protocols.cluster import HOOKS, INDEX, SWEEP, Cluster
 from hermes.store.conversations import boundaries, messages, routes, search
 from hermes.store.engine import Connection, Connections, Worker
 from hermes.store.group_commit import (
@@ -46,8 +46,6 @@ MAX_WAITING = 10_000
 INDEX_DELAY = 0.2
 SWEEP_INTERVAL = 60.0
 RETRY_SECONDS = 1.0
-INDEX, SWEEP, HOOKS = "index", "sweep", "hooks"
-"""The roles of the background tasks."""
 _TEMPORARY = (StoreError, Overloaded)
 """Errors after which a background task tries again: a full disk, a lock, too many requests."""
 
@@ -112,7 +110,6 @@ class StoreActor:
         self._commits = self._committed = self._largest = self._flushes = 0
         self._hooks = HookRunner(
             hooks,
-            role=HOOKS,
             pending=self._pending_boundaries,
             close=self._close_boundary,
             load=self._load,

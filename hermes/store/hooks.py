@@ -22,7 +22,7 @@ from hermes.background import cancel, holding, or_crash, set_event, start_soon, 
 from hermes.context import TurnContext, within
 from hermes.errors import Overloaded, StoreError
 from hermes.messages import Boundary, HookEvent, Hooks, JsonObject, Transcript
-from hermes.protocols.cluster import Cluster
+from hermes.protocols.cluster import HOOKS, Cluster
 
 log: Final = logging.getLogger(__name__)
 
@@ -50,7 +50,6 @@ class HookRunner:
         self,
         hooks: Hooks,
         *,
-        role: str,
         pending: Pending,
         close: Close,
         load: Load,
@@ -61,7 +60,6 @@ class HookRunner:
         self._nursery: trio.Nursery | None = None
         self._started = trio.Event()
         self._hooks = hooks
-        self._role = role
         self._pending = pending
         self._close = close
         self._load = load
@@ -88,7 +86,7 @@ class HookRunner:
         """
         try:
             with self._scope:
-                await cluster.run_as(self._role, partial(self._run, cluster))
+                await cluster.run_as(HOOKS, partial(self._run, cluster))
         finally:
             self._ended = True
             set_event(self._idle)  # who waits is told that it has ended
@@ -118,7 +116,7 @@ class HookRunner:
                 log.warning("boundaries are delayed: %s", error)
                 await trio.sleep(RETRY_SECONDS)
             else:
-                await cluster.until_woken(self._role)
+                await cluster.until_woken(HOOKS)
 
     async def fetch(self) -> None:
         """Read new boundaries from the store and queue them."""
@@ -152,7 +150,7 @@ class HookRunner:
 
         Returns False if `run` ended before that.
         """
-        if not self._ended and not cluster.holds(self._role):
+        if not self._ended and not cluster.holds(HOOKS):
             await self._wait_for_other_node(cluster)
             return True
         await self.fetch()

@@ -38,6 +38,7 @@ from hermes.store.records import (
     key_value,
     live,
     past_turns,
+    platforms,
     requests,
     settings,
     sign_ins,
@@ -199,8 +200,8 @@ class StoreVerbs:
 
     pending_outbox: Final = reads(outbox.pending_outbox)
     open_lanes: Final = reads(outbox.open_lanes)
-    served_platforms: Final = reads(outbox.served_platforms)
-    serve_platforms: Final = writes(outbox.serve_platforms)
+    served_platforms: Final = reads(platforms.served_platforms)
+    serve_platforms: Final = writes(platforms.serve_platforms)
     mark_sending: Final = writes(outbox.mark_sending)
     mark_part: Final = writes(outbox.mark_part)
     mark_sent: Final = writes(outbox.mark_sent)

@@ -21,7 +21,6 @@ from hermes.background import set_event, start_soon
 from hermes.errors import HermesError
 from hermes.messages import OutboxRow, Source
 from hermes.protocols import Adapter, OutboxStore
-from hermes.protocols.cluster import Cluster
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -36,12 +35,11 @@ class Dispatcher:
         nursery: trio.Nursery,
         adapters: Iterable[Adapter],
         store: OutboxStore,
-        cluster: Cluster,
         redact: Callable[[str], str] | None = None,
     ) -> None:
         self._nursery = nursery
         self._store = store
-        self._cluster = cluster
+        self._cluster = store.cluster
         self._redact = redact or str
         self._senders: dict[str, dict[str | None, Sender]] = {}
         self._sent: set[int] = set()

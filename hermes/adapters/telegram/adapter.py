@@ -148,7 +148,14 @@ class Telegram:
     # Messages
 
     async def run(self, runtime: Runtime) -> None:
-        """Receive messages until the runtime drains, or until Telegram rejects the token."""
+        """Receive messages until the runtime drains, or until Telegram rejects the token.
+
+        Of several nodes that share a database, one does so at a time: Telegram gives each update to
+        one of them only.
+        """
+        await runtime.adapter_state.receive(self, lambda: self._receive(runtime))
+
+    async def _receive(self, runtime: Runtime) -> None:
         async with open_background() as background:
             poller = Poller(
                 api=self._api,

@@ -9,7 +9,6 @@ import msgspec
 from hermes.messages import Outbound, OutboxRow, OutboxStats
 from hermes.store.attachments import rows as attachments
 from hermes.store.conversations import codec
-from hermes.store.records import key_value
 from hermes.store.transaction import Transaction
 
 _COLUMNS = "id, session_key, turn_id, lane, body, state, attempts, recovered, parts_sent"
@@ -28,7 +27,6 @@ _LANES = (
     "WHERE state IN ('pending', 'sending') GROUP BY lane) AS oldest ON oldest.id = o.id "
     "ORDER BY o.id"
 )
-_SERVED = "outbox:platforms"
 DAY = 86400.0
 
 
@@ -71,22 +69,6 @@ def open_lanes(tx: Transaction) -> list[tuple[str, str, str]]:
     Each has its platform and its account.
     """
     return [(lane, platform or "", account or "") for lane, platform, account in tx.all(_LANES)]
-
-
-def served_platforms(tx: Transaction) -> list[str]:
-    """Return the platforms that have an adapter, or had one. Their replies wait for one."""
-    stored = key_value.get_meta(tx, _SERVED)
-    return [] if stored is None else msgspec.json.decode(stored, type=list[str])
-
-
-def serve_platforms(tx: Transaction, platforms: Sequence[str]) -> list[str]:
-    """Record that these platforms have an adapter, and return all that have one or had one."""
-    tx.lock_key(_SERVED)
-    earlier = served_platforms(tx)
-    served = sorted({*earlier, *platforms})
-    if served != earlier:
-        key_value.set_meta(tx, _SERVED, msgspec.json.encode(served).decode())
-    return served
 
 
 def mark_sending(tx: Transaction, outbox_ids: Sequence[int]) -> list[int]:

@@ -21,6 +21,7 @@ class Records:
     """Collects what is stored; it may be busy, or slow."""
 
     def __init__(self):
+        self.cluster = Alone(self)
         self.stored = []
         self.times = []
         self.errors = []
@@ -49,9 +50,7 @@ async def questions(records):
     async with trio.open_nursery() as nursery:
         adapters = [MemoryAdapter("chat", limit=300), MemoryAdapter("console")]
         times = itertools.count(1.0)
-        yield Questions(
-            records, Dispatcher(nursery, adapters, records, Alone(records)), lambda: next(times)
-        )
+        yield Questions(records, Dispatcher(nursery, adapters, records), lambda: next(times))
 
 
 async def test_a_question_counts_for_commands_after_it_was_first_shown(questions, records):
