@@ -218,8 +218,7 @@ class Supervisor:
             watching = self._context.store.cluster.watch(self.lose_all)
             with watching, contained(Exception) as caught:
                 await self._context.compressor.begin()
-                if len(self._context.store.cluster.nodes) <= 1:  # else that is of living nodes
-                    await self._dispatcher.recover()
+                await self._dispatcher.recover()
                 async with trio.open_nursery() as self._nursery:
                     start_soon(self._nursery, self._recovery.run)
                     task_status.started()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
-from hermes.messages import Accepted, Claim, NodeInfo
+from hermes.messages import Accepted, Claim, NodeInfo, RoleClaim
 
 OnHint: TypeAlias = Callable[[str], None]
 """Called in Trio's thread with the payload of a hint. It must be quick and must not raise."""
@@ -139,6 +139,13 @@ class Roles(Protocol):
     @property
     def holders(self) -> Mapping[str, int]:
         """The roles that nodes have, with the id of the node; at most one heartbeat old."""
+        ...
+
+    def claim_of(self, role: str) -> RoleClaim | None:
+        """Return the claim under which this node has a role.
+
+        None if it does not have it, or if there are no other nodes.
+        """
         ...
 
     def holds(self, role: str) -> bool:

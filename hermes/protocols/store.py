@@ -49,6 +49,13 @@ class OutboxStore(FileStore, Protocol):
         """The other nodes that use this store, if there are any."""
         ...
 
+    def acting(self, role: str) -> OutboxStore:
+        """Return the verbs for what runs as a role on this node.
+
+        If another node has taken the role since, they change nothing and raise `NotOwner`.
+        """
+        ...
+
     def pending_outbox(
         self, lane: str | None = None, *, after: int = 0, limit: int = 1000
     ) -> Awaitable[list[OutboxRow]]:

@@ -316,14 +316,13 @@ class StoreActor:
 
     # Background tasks
 
-    def start_background(
-        self, nursery: trio.Nursery, sweep_interval: float, cluster: Cluster
-    ) -> None:
+    def start_background(self, nursery: trio.Nursery, sweep_interval: float) -> None:
         """Start indexing, sweeping every `sweep_interval` seconds, and the delivery to hooks.
 
         Of several nodes that share the database, one does each of these.
         """
-        self._wake = self.cluster.wake
+        cluster = self.cluster
+        self._wake = cluster.wake
         start_soon(nursery, self._deferred.run)
         start_soon(nursery, cluster.run_as, INDEX, partial(self._index, cluster))
         start_soon(nursery, cluster.run_as, SWEEP, partial(self._sweep, sweep_interval))

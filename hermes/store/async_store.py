@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from collections.abc import (
@@ -14,6 +13,7 @@ from collections.abc import (
     Iterable,
 )
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ from hermes.store.actor import MAX_WAITING, SWEEP_INTERVAL, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.choosing import engine_of
 from hermes.store.cluster.claims import Fenced
+from hermes.store.cluster.roles import Acting
 from hermes.store.conversations.search import unindexed
 from hermes.store.copying.sides import require_not_moved
 from hermes.store.engine import OpenWorker
@@ -67,10 +68,20 @@ class Store(StoreActor, StoreVerbs):
         `NotOwner`. A store that one process has for itself returns itself.
         """
         if claim is not None:
-            return _HeldStore(self, claim, on_lost)
+            return _HeldStore(
+                self, partial(Fenced, session_key=claim.session_key, claim=claim), on_lost
+            )
         if self.cluster.node:
             raise NotOwner("a conversation is served by the node that has claimed it")
         return self
+
+    def acting(self, role: str) -> Store:
+        """Return the verbs for what runs as a role on this node.
+
+        If another node has taken the role since, they change nothing and raise `NotOwner`.
+        """
+        claim = self.cluster.claim_of(role)
+        return self if claim is None else _HeldStore(self, partial(Acting, claim=claim), _nothing)
 
     async def run_search(self, work: Work[R]) -> R:
         """Bring the search index up to date, then run work that reads it."""
@@ -137,9 +148,9 @@ class Store(StoreActor, StoreVerbs):
         folder = self._connections.writer.db.blobs
         seen: set[str] = set()
         for session_id in session_ids:
-            exported = await self.browse(functools.partial(transfer.export, session_id=session_id))
+            exported = await self.browse(partial(transfer.export, session_id=session_id))
             lines = transfer.lines_of(folder, exported, seen)
-            while (line := await self._in_thread(functools.partial(next, lines, None))) is not None:
+            while (line := await self._in_thread(partial(next, lines, None))) is not None:
                 yield line
 
     async def import_sessions(self, lines: Iterable[str]) -> Imported:
@@ -208,19 +219,17 @@ class Store(StoreActor, StoreVerbs):
 
     async def discard_file(self, file_id: str, *, session_key: str) -> bool:
         """Delete a file that nothing names, with its content. Returns whether there was one."""
-        discard = functools.partial(
-            attachments.discard_file, file_id=file_id, session_key=session_key
-        )
+        discard = partial(attachments.discard_file, file_id=file_id, session_key=session_key)
         digest = await self.transact(discard)
         if digest is not None:
-            await self.transact_alone(functools.partial(sweep.remove_blob, digest=digest))
+            await self.transact_alone(partial(sweep.remove_blob, digest=digest))
         return digest is not None
 
     async def open_file(self, file_id: str, *, session_key: str) -> BlobReader:
         """Return a reader of a file of this conversation. Raises `UnknownFile`."""
         file, digest = await self.get_file(file_id, session_key=session_key)
         folder = self._connections.writer.db.blobs
-        return BlobReader(file, functools.partial(folder.read, digest), self._in_thread)
+        return BlobReader(file, partial(folder.read, digest), self._in_thread)
 
     async def _in_thread(
         self,
@@ -240,11 +249,13 @@ class Store(StoreActor, StoreVerbs):
 
 
 class _HeldStore(Store):
-    """The verbs under a claim: each that writes requires first that the claim holds."""
+    """The verbs under a claim: each that writes is fenced by it."""
 
-    def __init__(self, store: Store, claim: Claim, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, fence: Callable[[Work[Any]], Work[Any]], on_lost: Callable[[], None]
+    ) -> None:
         self._whole = store
-        self._claim = claim
+        self._fence = fence
         self._on_lost = on_lost
 
     def __getattr__(self, name: str) -> Any:  # what `Store.__init__` sets
@@ -266,7 +277,7 @@ class _HeldStore(Store):
         self, run: Callable[[Work[R]], Coroutine[object, object, R]], work: Work[R]
     ) -> R:
         try:
-            return await run(Fenced(work, self._claim.session_key, claim=self._claim))
+            return await run(self._fence(work))
         except NotOwner:
             self._on_lost()
             raise
@@ -345,3 +356,6 @@ async def open_store(  # noqa: PLR0913
                     yield store
                 finally:
                     store.stop_hooks()
+
+
+def _nothing() -> None: ...

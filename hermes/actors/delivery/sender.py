@@ -53,10 +53,13 @@ class Sender:
     began: trio.Event = attrs.field(init=False, factory=trio.Event)
     """Set when what earlier processes left has been offered to the lanes for the first time."""
     _nursery: trio.Nursery | None = attrs.field(init=False, default=None)
+    _acting: OutboxStore = attrs.field(init=False)
+    """The verbs of the store that fail if another node has the role."""
     _ending: bool = attrs.field(init=False, default=False)
 
     async def run(self) -> None:
         """Send until cancelled: first what earlier processes left, marked if it was in flight."""
+        self._acting = self._store.acting(self.role)
         try:
             async with trio.open_nursery() as self._nursery:
                 await self._take_over()
@@ -71,7 +74,7 @@ class Sender:
 
     async def _take_over(self) -> None:
         lanes = await self._open_lanes()
-        await until_stored(lambda: self._store.recover_outbox(lanes))
+        await until_stored(lambda: self._acting.recover_outbox(lanes))
         after = 0
         while rows := await until_stored(partial(self._store.pending_outbox, after=after)):
             for row in rows:
@@ -99,7 +102,7 @@ class Sender:
         lane = self.lanes.get(name)
         if lane is None:
             lane = Lane(
-                name, self.endpoint, self._store, self._on_sent, self._unmarked, self._redact
+                name, self.endpoint, self._acting, self._on_sent, self._unmarked, self._redact
             )
             self.lanes[name] = lane
             assert self._nursery is not None

@@ -95,6 +95,9 @@ class Alone:
         """Sleep: another process may have accepted a message."""
         await trio.sleep(WATCH_INTERVAL)
 
+    def claim_of(self, role: str) -> None:
+        """Return None: there are no claims."""
+
     def holds(self, role: str) -> bool:
         """Return True."""
         del role

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Generic, TypeVar
+
+import attrs
 
 from hermes.errors import NotOwner
 from hermes.messages import RoleClaim
-from hermes.store.transaction import Transaction
+from hermes.store.cluster.nodes import Statements
+from hermes.store.transaction import Transaction, Work
+
+R = TypeVar("R")
 
 _ADD: Final = (
     "INSERT INTO roles (name, owner, fence) VALUES (?, NULL, 0) ON CONFLICT (name) DO NOTHING"
@@ -49,6 +54,18 @@ def require_role(tx: Transaction, claim: RoleClaim) -> None:
         raise NotOwner(f"another node has the role {claim.name} now")
 
 
-def holders(tx: Transaction) -> list[RoleClaim]:
+def holders(db: Statements) -> list[RoleClaim]:
     """Return the roles that living nodes have, by name."""
-    return [RoleClaim(*row) for row in tx.all(_HOLDERS)]
+    return [RoleClaim(*row) for row in db.all(_HOLDERS)]
+
+
+@attrs.frozen
+class Acting(Generic[R]):
+    """Work of what runs as a role: it changes nothing if another node has the role."""
+
+    work: Work[R]
+    claim: RoleClaim
+
+    def __call__(self, tx: Transaction, /) -> R:
+        require_role(tx, self.claim)
+        return self.work(tx)

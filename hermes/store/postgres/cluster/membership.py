@@ -18,7 +18,7 @@ import psycopg
 import trio
 
 from hermes.messages import NodeInfo
-from hermes.store.cluster import nodes
+from hermes.store.cluster import nodes, roles
 from hermes.store.cluster.lease import Lease
 from hermes.store.postgres.driver import Driver
 from hermes.store.postgres.translate import translate
@@ -46,6 +46,8 @@ class Beat:
     """The lease of this id; it has ended if the node has another one now."""
     nodes: Mapping[int, NodeInfo]
     """The nodes that are not dead."""
+    holders: Mapping[str, int]
+    """The roles that they have, with the id of the node."""
 
 
 class Autocommit:
@@ -111,7 +113,8 @@ class Membership:
         if heartbeat.alive and (dead := nodes.declare_dead(db)):
             log.warning("nodes were declared dead: %s", ", ".join(map(str, dead)))
             nodes.forget_dead(db)
-        return Beat(self._node, lease, nodes.live(db))
+        holders = {claim.name: claim.node for claim in roles.holders(db)}
+        return Beat(self._node, lease, nodes.live(db), holders)
 
     def _renew(self, db: Autocommit) -> bool:
         return nodes.renew(

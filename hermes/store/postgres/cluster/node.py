@@ -6,23 +6,24 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import trio
 
-from hermes.background import cancel, open_background, protected, set_event, start_soon
+from hermes.background import open_background, protected, set_event, start_soon
 from hermes.errors import Overloaded, StoreError
-from hermes.messages import Accepted, Claim, NodeInfo, RoleClaim
-from hermes.protocols.cluster import Hints, Waiting
-from hermes.store.cluster import claims, nodes, roles
+from hermes.messages import Accepted, Claim, NodeInfo
+from hermes.protocols.cluster import HOOKS, Hints, Waiting
+from hermes.store.cluster import claims, nodes
 from hermes.store.cluster.alone import NoHints
 from hermes.store.cluster.placement import place, surplus
 from hermes.store.conversations import routes
 from hermes.store.engine import ClusterStore
 from hermes.store.postgres.address import Address
 from hermes.store.postgres.cluster.membership import Beat, Membership
+from hermes.store.postgres.cluster.roles import NodeRoles
 from hermes.store.postgres.connection import PostgresConnection
 from hermes.store.postgres.driver import connect
 from hermes.store.postgres.hints import open_hints
@@ -76,10 +77,12 @@ class PostgresCluster:
         self._released: list[Claim] = []
         self._some_released = trio.Event()
         self._balanced_at = trio.current_time()
-        self._roles: dict[str, RoleClaim] = {}
-        self._scopes: dict[str, trio.CancelScope] = {}
-        self._died = trio.Event()
-        """Set when another node has died: what it had is free."""
+        self._roles = NodeRoles(self, store, self._seconds / POLLS)
+        self.run_as: Final = self._roles.run_as
+        self.holds: Final = self._roles.holds
+        self.claim_of: Final = self._roles.claim_of
+        self.wake: Final = self._roles.wake
+        self.until_woken: Final = self._roles.until_woken
         self._tell_writer()
 
     # Membership
@@ -101,8 +104,7 @@ class PostgresCluster:
         if beat.node != before.node:
             self._lose_everything(beat.node)
         if before.nodes.keys() - beat.nodes.keys():
-            died, self._died = self._died, trio.Event()
-            set_event(died)
+            self._roles.note_change()
             set_event(self._hinted)
         beaten, self._beaten = self._beaten, trio.Event()
         set_event(beaten)
@@ -115,7 +117,7 @@ class PostgresCluster:
     def _lose_everything(self, node: int) -> None:
         """This node was declared dead, and has another id now."""
         self._released.clear()
-        self._drop_roles()
+        self._roles.drop()
         self.hints.join(node)
         for on_lost in list(self._watchers):
             on_lost()
@@ -245,7 +247,7 @@ class PostgresCluster:
         self._draining = self._membership.draining = True
         await self._store.transact(partial(nodes.drain, node=self.node))
         if self.others:
-            self._drop_roles()
+            self._roles.drop(keep=[HOOKS])  # the hooks that were called finish until the end
         self._membership.wake()
 
     async def hand_over(self, session_keys: Sequence[str]) -> None:
@@ -258,48 +260,25 @@ class PostgresCluster:
 
     # Roles
 
-    def holds(self, role: str) -> bool:
-        """Whether this node has a role and may act in it now."""
-        return role in self._roles and self._beat.lease.valid
+    @property
+    def trusted(self) -> bool:
+        """Whether the lease of this node has not run out."""
+        return self._beat.lease.valid
 
-    async def run_as(self, role: str, function: Callable[[], Awaitable[None]]) -> None:
-        """Run a function while this node has the role, until the function returns."""
-        while True:
-            claim = await self._take_role(role)
-            with trio.CancelScope() as scope:
-                self._roles[role], self._scopes[role] = claim, scope
-                try:
-                    await function()
-                    return
-                finally:
-                    if self._roles.pop(role, None) is not None:
-                        del self._scopes[role]
-                    await self._give_role(claim)
+    @property
+    def takes_roles(self) -> bool:
+        """Whether this node shall take roles: one that drains leaves them to others."""
+        return not (self._draining and self.others)
 
-    async def _take_role(self, role: str) -> RoleClaim:
-        while True:
-            await self.until_trusted()
-            with suppress(*_TEMPORARY):
-                if not (self._draining and self.others) and await self._is_free(role):
-                    work = partial(roles.claim_role, name=role, node=self.node)
-                    if (claim := await self._store.transact(work)) is not None:
-                        return claim
-            with trio.move_on_after(self._seconds / POLLS):
-                await self._died.wait()
+    @property
+    def known_holders(self) -> Mapping[str, int]:
+        """Which node had which role at the last heartbeat."""
+        return self._beat.holders
 
-    async def _is_free(self, role: str) -> bool:
-        held = await self._store.snapshot(roles.holders)
-        return all(claim.name != role for claim in held)
-
-    async def _give_role(self, claim: RoleClaim) -> None:
-        with trio.move_on_after(LEAVE_SECONDS, shield=True), suppress(*_TEMPORARY):
-            await self._store.transact(partial(roles.release_role, claim=claim))
-
-    def _drop_roles(self) -> None:
-        scopes, self._scopes = self._scopes, {}
-        self._roles.clear()
-        for scope in scopes.values():
-            cancel(scope)
+    @property
+    def holders(self) -> Mapping[str, int]:
+        """The roles that nodes have, with the id of the node."""
+        return self._roles.holders
 
     async def watch_lease(self) -> None:
         """Background loop: end what runs in a role when the lease has run out."""
@@ -308,7 +287,7 @@ class PostgresCluster:
             if remaining > 0:
                 await trio.sleep(remaining)
             else:
-                self._drop_roles()
+                self._roles.drop()
                 await self._beaten.wait()
 
     async def send_beats(self) -> None:
@@ -317,6 +296,10 @@ class PostgresCluster:
             await trio.sleep(self._membership.interval)
             if (beat := self._membership.beat()) is not None:
                 self.note_beat(beat)
+
+    def listening(self) -> AbstractContextManager[None]:
+        """Receive hints about roles from other nodes during the block."""
+        return self._roles.listening()
 
     def start(self, nursery: trio.Nursery, *, threads: bool) -> None:
         """Start the heartbeats and the background tasks."""
@@ -346,8 +329,9 @@ async def join(
         hints = open_hints(lambda: connect(address), cluster.node) if threads else _no_hints()
         async with hints as cluster.hints:
             async with open_background() as nursery:
-                cluster.start(nursery, threads=threads)
-                yield cluster
+                with cluster.listening():
+                    cluster.start(nursery, threads=threads)
+                    yield cluster
             await _leave(run, membership)
             cluster.hint_others()
     finally:
