@@ -50,10 +50,7 @@ class OutboxStore(FileStore, Protocol):
         ...
 
     def acting(self, role: str) -> OutboxStore:
-        """Return the verbs for what runs as a role on this node.
-
-        If another node has taken the role since, they change nothing and raise `NotOwner`.
-        """
+        """Return the verbs for what runs as a role: `NotOwner` once another node has it."""
         ...
 
     def pending_outbox(

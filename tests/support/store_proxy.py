@@ -22,6 +22,9 @@ class Through:
     def held(self, claim, on_lost):
         return self
 
+    def acting(self, role):
+        return self
+
     def __getattr__(self, name):
         return getattr(self.store, name)
 
