@@ -281,14 +281,12 @@ class Supervisor:
     async def _wait_idle(self) -> None:
         """Wait until no conversation has anything to do.
 
-        If other nodes go on with the conversations, they get each one as soon as it is idle, and
-        the platforms at once.
+        If other nodes go on, they get the platforms, and each conversation once it is idle.
         """
         await self._recovery.finished.wait()
         cluster = self._context.store.cluster
         if cluster.others:
-            with trio.move_on_after(self._context.config.close_timeout):
-                await self._dispatcher.hand_over()
+            await self._dispatcher.hand_over(self._context.config.close_timeout)
         await cluster.start_draining()
         while busy := [actor for actor in self._actors.values() if not actor.idle]:
             if cluster.others:

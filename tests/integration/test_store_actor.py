@@ -81,8 +81,8 @@ def test_both_stores_have_the_same_verbs():
 
     only_the_actor = {
         "acting", "cluster", "failure", "forked", "held", "inspect", "open_file", "pulse",
-        "run_alone", "run_beside", "start_background", "statistics", "stop_hooks", "subscribe", "sweep_once",
-        "wait_hooks", "write",
+        "run_alone", "run_beside", "start_background", "statistics", "stop_hooks", "subscribe",
+        "sweep_once", "wait_hooks", "write",
     }  # fmt: skip
     only_without = {"read_file"}
     assert verbs(Store) - only_the_actor == verbs(SessionStore) - only_without

@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager
 
 import psycopg
+from msgspec.structs import replace
 
 from hermes.store import SessionStore
 from tests.support.cluster_nodes import SECONDS, inbound, with_lease
@@ -23,10 +24,10 @@ PROGRAM = "tests.support.cluster_program"
 class NodeProcess:
     """One process; see `cluster_program`."""
 
-    def __init__(self, url, name, seconds, wrong_by):
+    def __init__(self, url, name, seconds, wrong_by, *platforms):
         self.name = name
         self._process = subprocess.Popen(
-            [sys.executable, "-m", PROGRAM, url, name, str(seconds), str(wrong_by)],
+            [sys.executable, "-m", PROGRAM, url, name, str(seconds), str(wrong_by), *platforms],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -97,15 +98,16 @@ class Processes:
         self._sent = {}
         self._number = 0
 
-    def start(self, name, seconds=0.05, wrong_by=0.0):
+    def start(self, name, *platforms, seconds=0.05, wrong_by=0.0):
         """Start a node, whose agent takes some seconds and whose clock is wrong by some."""
-        self.nodes.append(NodeProcess(with_lease(self.url, self.lease), name, seconds, wrong_by))
+        url = with_lease(self.url, self.lease)
+        self.nodes.append(NodeProcess(url, name, seconds, wrong_by, *platforms))
         return self.nodes[-1]
 
-    def send(self, key):
+    def send(self, key, **fields):
         """Accept the next message of a conversation; returns its text."""
         self._number += 1
-        message = inbound(key, self._number)
+        message = replace(inbound(key, self._number), **fields)
         self._store.accept(message)
         self._sent.setdefault(key, []).append(message.text)
         return message.text

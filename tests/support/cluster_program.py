@@ -3,6 +3,10 @@
 It prints `node ID` when it has joined and whenever it has another id, `begun TEXT` for each turn,
 and `ended TEXT` when its agent has finished. An agent takes `seconds`, the third argument. The
 clock of the machine is wrong by the fourth one. The program drains when its input ends.
+
+With a fifth argument it has an adapter of that platform. It prints `receiving` when it receives for
+this platform, and `sending ID MARK TEXT` for each send, with the mark `new` or `recovered`. A send
+of a text with "hang" does not end.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ right_time = time.time
 time.time = lambda: right_time() + float(sys.argv[4])  # before anything keeps a reference to it
 
 from hermes import open_runtime  # noqa: E402
+from hermes.testing import MemoryAdapter  # noqa: E402
 
 
 def say(*words):
@@ -24,15 +29,33 @@ def say(*words):
     sys.stdout.flush()
 
 
-async def main(url, name, seconds):
+class Platform(MemoryAdapter):
+    """An adapter that says what it does."""
+
+    async def receive(self):
+        say("receiving")
+        await trio.sleep_forever()
+
+    async def send(self, row):
+        say("sending", row.outbox_id, "recovered" if row.recovered else "new", row.body["text"])
+        if "hang" in row.body["text"]:
+            await trio.sleep_forever()
+
+
+async def main(url, name, seconds, *platforms):
+    adapters = [Platform(platform=platform) for platform in platforms]
+
     async def answer(turn):
         say("begun", turn.text)
         await trio.sleep(seconds)
         say("ended", turn.text)
         return f"{name}: {turn.text}"
 
-    async with open_runtime(url, agent=answer) as runtime, trio.open_nursery() as nursery:
+    opened = open_runtime(url, agent=answer, adapters=adapters)
+    async with opened as runtime, trio.open_nursery() as nursery:
         nursery.start_soon(tell_node, runtime._context.store.cluster)
+        for adapter in adapters:
+            nursery.start_soon(runtime.adapter_state.receive, adapter, adapter.receive)
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
         nursery.cancel_scope.cancel()
 
@@ -48,4 +71,4 @@ async def tell_node(cluster):
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    trio.run(main, sys.argv[1], sys.argv[2], float(sys.argv[3]))
+    trio.run(main, sys.argv[1], sys.argv[2], float(sys.argv[3]), *sys.argv[5:])

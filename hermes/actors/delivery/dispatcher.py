@@ -173,15 +173,17 @@ class Dispatcher:
                 self._cluster.wake(role)
         return [outbox_id for platform, outbox_id in rows if not self.serves(platform)]
 
-    async def hand_over(self) -> None:
+    async def hand_over(self, seconds: float) -> None:
         """Begin no other send, and wait until the outcome of those in flight is stored.
 
-        Other nodes go on as soon as this one gives up the roles of its platforms.
+        Then the node can give up the roles of its platforms. What is in flight after so many
+        seconds is cancelled by that, and sent again by another node.
         """
-        async with trio.open_nursery() as nursery:
-            for sender in self._all:
-                start_soon(nursery, sender.end)
-        await self.flush()
+        with trio.move_on_after(seconds):
+            async with trio.open_nursery() as nursery:
+                for sender in self._all:
+                    start_soon(nursery, sender.end)
+            await self.flush()
 
     async def wait_sent(self, deadline: float = math.inf) -> None:
         """Wait until every lane is empty, or paused until after the deadline."""

@@ -52,7 +52,7 @@ def test_a_node_that_is_stopped_for_longer_than_its_lease_commits_nothing_late(p
 def test_a_drain_does_not_wait_for_a_lease(postgres_url):
     lease = 8.0
     with processes(postgres_url, lease) as cluster:
-        leaves, stays = cluster.start("leaves", 0.3), cluster.start("stays")
+        leaves, stays = cluster.start("leaves", seconds=0.3), cluster.start("stays")
         for key in KEYS:
             cluster.send(key)
         leaves.wait_for("begun")
