@@ -172,14 +172,14 @@ class AdapterState:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
 
-    async def receive(self, adapter: Adapter, function: Callable[[], Awaitable[None]]) -> None:
-        """Await `function()`, which receives the messages for an adapter.
+    async def receive(self, adapter: Adapter, run: Callable[[], Awaitable[None]]) -> None:
+        """Await `run()`, which receives the messages for an adapter.
 
         If several nodes that share a database have this adapter, one of them receives and sends at
-        a time. On the others, the function is called when they take over. It is cancelled when
-        another node does.
+        a time. On the others, `run` is called when they take over. It is cancelled when another
+        node does.
         """
-        await self._supervisor.store.cluster.run_as(role_of(adapter), function)
+        await self._supervisor.store.cluster.run_as(role_of(adapter), run)
 
     async def get(self, name: str) -> str | None:
         """Return a value; None if there is none."""

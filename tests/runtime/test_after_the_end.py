@@ -34,6 +34,7 @@ from hermes.messages import (
     Source,
     Token,
 )
+from hermes.testing import MemoryAdapter
 from hermes.texts import ENGLISH
 from tests.support.runtime import SECONDS
 
@@ -85,6 +86,8 @@ ARGUMENTS = {
     "session_digest": "d",
     "person": Person(namespace="n", name="t", role="user"),
     "reply": Reply(text="", session_id="s", turn_id=1),
+    "adapter": MemoryAdapter(),
+    "run": trio.lowlevel.checkpoint,
     "approval": Approval(1, "k", "k", "tool", "{}", "pending", 0.0, 1.0),
 }
 NO_VERBS = {
@@ -484,7 +487,7 @@ STORE_ONLY = {
     "wait_hooks", "history", "title", "settings", "sessions", "search", "snapshot", "interrupt",
     "archive", "unarchive", "find", "messages", "delete", "running_turns", "statistics",
     "commit_seconds",
-    "passivate", "get", "set", "mark_shown", "open_file", "read_file", "save_file",
+    "passivate", "get", "set", "receive", "mark_shown", "open_file", "read_file", "save_file",
     "get_response", "find_response", "response_to", "attach", "begin_answer", "end_connection",
     "record_process",
     "recent_rows", "record_items", "delete_response", "delete_responses", "list_responses",
