@@ -31,7 +31,7 @@ from hermes.actors.session.commands.calls import (
 from hermes.actors.session.commands.failures import command_failure
 from hermes.actors.session.commands.listing import is_number, status_text, usage_text
 from hermes.actors.session.state import SessionState
-from hermes.errors import StoreFailed
+from hermes.errors import NotOwner, StoreFailed
 from hermes.messages import (
     Inbound,
     InboxRow,
@@ -58,7 +58,7 @@ async def run_command(state: SessionState, call: CommandCall) -> str | None:
         return await reply(
             state, call, unknown(inbound.text, inbound.source.platform, texts_of(state))
         )
-    with contained(StoreFailed) as caught:
+    with contained(StoreFailed, NotOwner) as caught:
         return await HANDLERS[parsed.name](state, call, parsed.argument)
     assert caught.error is not None
     text = command_failure(call.row, caught.error, texts_of(state))
