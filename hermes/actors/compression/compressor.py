@@ -25,7 +25,7 @@ from hermes.actors.compression.types import (
     Trigger,
 )
 from hermes.config import CompressionConfig
-from hermes.errors import CompressorFailed, StoreFailed
+from hermes.errors import CompressorFailed, NotOwner, StoreFailed
 from hermes.messages import (
     RUNTIME_HOLDER,
     CostTotals,
@@ -290,7 +290,7 @@ class SessionCompressor:
         """Return the result of the rotation, or its error; the summary is paid for in any case."""
         payer = rotation.session_id
         try:
-            with contained(StoreFailed) as caught:
+            with contained(StoreFailed, NotOwner) as caught:
                 rotated = await store.rotate(rotation)
                 payer = rotated.session_id if isinstance(rotated, Rotated) else payer
                 return rotated

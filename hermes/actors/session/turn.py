@@ -21,7 +21,7 @@ from hermes.actors.session.state import SessionState
 from hermes.actors.session.transcription import transcribe_input
 from hermes.background import cancel
 from hermes.context import TurnContext, within
-from hermes.errors import ContextOverflow, NotInLineage
+from hermes.errors import ContextOverflow, NotInLineage, NotOwner
 from hermes.events import ApprovalAsked, Notice, TurnStarted
 from hermes.messages import (
     BuildReason,
@@ -226,6 +226,8 @@ class TurnRunner:
     async def _failed(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> None:
         reference, extra = new_reference(), {"metadata": turn.metadata}
         about = (turn.turn_id, self._state.key, f"reference {reference}")
+        if isinstance(leaf(error), NotOwner):  # if it is about this conversation, the actor ends
+            await trio.lowlevel.checkpoint_if_cancelled()
         if isinstance(leaf(error), ContextOverflow):  # expected, and handled
             log.info("turn %d of %s is too long for its model (%s)", *about, extra=extra)
         else:
