@@ -208,8 +208,7 @@ async def _run(
             config=settings.config(),
             adapters=[*platforms, *([] if console is None else [console])],
             access=AccessPolicy(rules=rules, rates=settings.rates, local=LOCAL_PLATFORMS),
-            hooks=resolve_hooks(settings),
-            redact=redactor.values,
+            hooks=resolve_hooks(settings), redact=redactor.values,
             texts=Texts(**settings.texts), force=configuration.force,
         )  # fmt: skip
         runtime = await stack.enter_async_context(telemetry.observe(opening))

@@ -5,19 +5,25 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from hermes.store import SessionStore
 from hermes.store.postgres.address import OURS
-from tests.integration.test_docs import ROOT, blocks
 from tests.support.folders import quick_folder
 from tests.support.postgres_accounts import open_account
 from tests.support.shell import installed
 
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cluster.md"
 NEW = "CREATE DATABASE moved OWNER ann"
+
+
+def blocks(language):
+    """Return the code blocks of the page in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +31,7 @@ def account():
     with open_account() as found:
         with psycopg.connect(found.admin, autocommit=True) as db:
             db.execute("DROP ROLE ann")
-            for statement in "".join(blocks(PAGE, "sql")).split(";")[:-1]:
+            for statement in "".join(blocks("sql")).split(";")[:-1]:
                 db.execute(statement)
             db.execute(NEW)
         yield found
@@ -37,7 +43,7 @@ def machine(account):
     with quick_folder() as folder:
         (folder / ".pgpass").write_text("*:*:*:ann:choose one\n")
         (folder / ".pgpass").chmod(0o600)
-        for settings in blocks(PAGE, "toml"):
+        for settings in blocks("toml"):
             (folder / "hermes.toml").write_text(here(settings, account))
         with SessionStore(folder / "state.db") as store:
             store.create_session("s", "cli")
@@ -58,7 +64,7 @@ def here(text, account):
 
 
 def test_each_command_of_the_page_works(account, machine):
-    lines = re.findall(r"^\$ (.+)$", "".join(blocks(PAGE, "console")), re.MULTILINE)
+    lines = re.findall(r"^\$ (.+)$", "".join(blocks("console")), re.MULTILINE)
     assert len(lines) == 7
     for line in lines:
         done = machine(["sh", "-c", here(line, account)])
@@ -67,7 +73,7 @@ def test_each_command_of_the_page_works(account, machine):
 
 
 def test_the_program_of_the_page_runs(account, machine):
-    [program] = blocks(PAGE, "python")
+    [program] = blocks("python")
     path = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
     done = machine([sys.executable, "-W", "error", "-c", path + here(program, account)])
     assert (done.returncode, done.stderr) == (0, "")
@@ -81,6 +87,6 @@ def test_the_page_lists_the_parameters_of_a_url():
 
 def test_the_unit_of_the_page_replaces_lines_of_ours():
     ours = (ROOT / "deploy" / "hermes.service").read_text()
-    [lines] = blocks(PAGE, "ini")
+    [lines] = blocks("ini")
     for line in lines.splitlines():
         assert f"\n{line.partition('=')[0]}=" in ours
