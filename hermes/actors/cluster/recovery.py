@@ -54,6 +54,8 @@ class Recovery:
         set_event(self.finished)
         while not self._registry.draining:
             await cluster.until_hint()
+            if self._registry.draining and cluster.others:
+                break
             try:
                 after = await self._wake_after(after if cluster.ids_in_order else 0)
                 self._registry.balance()
