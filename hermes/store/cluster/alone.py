@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -56,6 +56,10 @@ class Alone:
         """Return True."""
         del accepted
         return True
+
+    def tell(self, name: str, fact: Callable[[], Any]) -> None:
+        """Do nothing: there is nobody to tell."""
+        del name, fact
 
     async def until_trusted(self) -> None:
         """Return at once."""

@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
@@ -136,6 +136,10 @@ class PostgresCluster:
             yield
         finally:
             self._watchers.remove(on_lost)
+
+    def tell(self, name: str, fact: Callable[[], Any]) -> None:
+        """Tell the other nodes a fact with each heartbeat."""
+        self._membership.facts[name] = fact
 
     async def until_trusted(self) -> None:
         """Wait while the lease of this node has run out; return at once otherwise."""
