@@ -145,3 +145,8 @@ def _in_words(error: msgspec.ValidationError) -> str:
     message = _JSON_PATH.sub("", str(error)).replace(" | null", "")
     message = _TYPE_NAME.sub(lambda found: _TYPE_NAMES[found[0]], message)
     return message[:1].lower() + message[1:]
+
+
+def is_duration(value: object) -> bool:
+    """Whether a value is a number of seconds, 0 or more; NaN is not."""
+    return isinstance(value, int | float) and value >= 0

@@ -11,10 +11,10 @@ import trio
 from hermes.actors.api.conversations import ApiConversations
 from hermes.actors.api.files import ApiFiles
 from hermes.actors.api.sign_ins import ApiSignIns
+from hermes.actors.cluster.verbs import AddMessages, Switch
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.sender import role_of
 from hermes.actors.intake import Intake
-from hermes.actors.session import operations
 from hermes.actors.supervisor import Supervisor
 from hermes.actors.views.health import (
     RuntimeHealth,
@@ -88,9 +88,7 @@ class Admin:
         `UnknownSession` if there is none, `AmbiguousTitle` if several sessions have the title, and
         what the verbs of `Conversation` raise.
         """
-        return await self._intake.request(
-            session_key, lambda actor: operations.switch(actor.state, scrub(target), any_key=True)
-        )
+        return await self._intake.request(session_key, Switch(scrub(target), any_key=True))
 
     async def messages(
         self,
@@ -138,14 +136,21 @@ class Admin:
         return sum([await store.delete_session(each) for each in found.lineage])
 
     def running_turns(self) -> dict[str, RunningTurnInfo]:
-        """Return the turns that are running now, by session_key."""
+        """Return the turns that are running now, by session_key.
+
+        Of the turns of other nodes, only those are known that somebody on this node listens to.
+        """
         self._supervisor.require_running()
         turns = {actor.key: actor.runner.turn for actor in self._supervisor.actors}
-        return {
+        running = {
             key: RunningTurnInfo(turn.turn_id, scrub(turn.published_text))
             for key, turn in turns.items()
             if turn is not None
         }
+        peers = self._context.peers
+        for key, turn in {} if peers is None else peers.turns().items():
+            running[key] = RunningTurnInfo(turn.turn_id, turn.published_text)
+        return running
 
     async def statistics(self) -> RuntimeStatistics:
         """Return counters and gauges of the runtime and its store."""
@@ -154,20 +159,6 @@ class Admin:
         with contextlib.suppress(HermesError):  # the store is busy, or about to end
             stored = await self._context.store.facts()
         return statistics_of(self._context, self._supervisor, stored)
-
-    def roles(self) -> dict[str, str]:
-        """Return the name of the node that has each role; none if there cannot be other nodes.
-
-        Roles are what must exist once, such as the receiver of a platform. They are those of the
-        last heartbeat.
-        """
-        self._supervisor.require_running()
-        cluster = self._context.store.cluster
-        return {
-            role: cluster.nodes[node].name
-            for role, node in sorted(cluster.holders.items())
-            if node in cluster.nodes
-        }
 
     def commit_seconds(self, turn_id: int) -> float | None:
         """Return how long the commit of a turn took; None if it is not among the latest ones."""
@@ -213,6 +204,8 @@ class ApiRecords(Views, LiveViews, PastTurns, ApiConversations, ApiFiles, ApiSig
         self._context = context
         self._revocations = 0
         self._revoked = trio.Event()
+        if context.peers is not None:
+            context.peers.on_revoked = self._note_revocation
 
     def process_id(self) -> str:
         """Return the random id of this runtime, by which its connections are known."""
@@ -290,9 +283,7 @@ class ApiRecords(Views, LiveViews, PastTurns, ApiConversations, ApiFiles, ApiSig
         self, session_key: str, messages: Sequence[Message], source: Source
     ) -> list[StoredMessage]:
         """Append messages of a history to a conversation; no turn answers them."""
-        return await self._intake.request(
-            session_key, lambda actor: operations.add_messages(actor.state, messages, source)
-        )
+        return await self._intake.request(session_key, AddMessages(messages, source))
 
     async def cancel_turn(self, receipt: Receipt) -> bool:
         """Withdraw a message whose turn has not begun, or interrupt its turn.
@@ -340,15 +331,20 @@ class ApiRecords(Views, LiveViews, PastTurns, ApiConversations, ApiFiles, ApiSig
         """Revoke the token with this name or id; None if there is none that is not revoked."""
         token = await self._supervisor.store.revoke_token(scrub(name))
         if token is not None:
-            self._note_revocation()
+            self._tell_revoked()
         return token
 
     async def unpair(self, platform: str, user_id: str) -> int:
         """Remove a paired user with its sessions and its pending requests; returns how many."""
         removed = await self._supervisor.store.unpair(scrub(platform), scrub(user_id))
         if removed:
-            self._note_revocation()
+            self._tell_revoked()
         return removed
+
+    def _tell_revoked(self) -> None:
+        if self._context.peers is not None:
+            self._context.peers.tell_revoked()
+        self._note_revocation()
 
     def _note_revocation(self) -> None:
         self._revocations += 1
@@ -358,7 +354,8 @@ class ApiRecords(Views, LiveViews, PastTurns, ApiConversations, ApiFiles, ApiSig
     async def wait_revoked(self, seen: int = 0) -> int:
         """Wait until this runtime has revoked more than `seen` tokens; returns how many it has.
 
-        Tokens that another process revokes are not counted.
+        Those that other nodes of a cluster revoke are counted as soon as this one hears of them,
+        and those that another process revokes are not. So look at the tokens now and then, too.
         """
         self._supervisor.require_running()
         while self._revocations <= seen:

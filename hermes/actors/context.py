@@ -18,6 +18,7 @@ from hermes.actors.event_bus import EventBus
 from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildLog, RebuildPolicy, rebuild_reason
 from hermes.actors.recording.recorder import KnownTexts, TurnRecorder
+from hermes.actors.remote.peers import Peers
 from hermes.config import Config
 from hermes.errors import ActorStopped
 from hermes.protocols import (
@@ -58,10 +59,7 @@ class RuntimeContext:
         init=False, default=attrs.Factory(lambda self: _cache_limits(self.config), takes_self=True)
     )
     """What all conversations together keep in memory."""
-    in_flight: InFlightUsage = attrs.field(
-        init=False,
-        default=attrs.Factory(lambda self: InFlightUsage(self.store.cluster), takes_self=True),
-    )
+    in_flight: InFlightUsage = attrs.Factory(InFlightUsage)
     auto_titler: AutoTitler | None = None
     transcriber: Transcriber | None = None
     """Turns voice into text before a turn."""
@@ -75,6 +73,8 @@ class RuntimeContext:
     """The agents that users may choose, and their tools."""
     turn_runtime: Callable[[str], TurnRuntime] | None = None
     """Returns what the turns of a conversation may do with the runtime."""
+    peers: Peers | None = None
+    """The other nodes of a cluster; None for a process that has the store for itself."""
     questions: Questions
     """Questions for approval, and which of them were shown."""
     rebuild_policy: RebuildPolicy = rebuild_reason

@@ -10,13 +10,23 @@ from typing import Any, Unpack
 from msgspec import UNSET, UnsetType
 
 from hermes.actors.admission.options import MessageOptions, make_inbound, takes_options
+from hermes.actors.cluster.verbs import (
+    Branch,
+    Close,
+    Compress,
+    Configure,
+    New,
+    ReadStatus,
+    SetAgent,
+    SetTitle,
+    Switch,
+    Undo,
+)
 from hermes.actors.context import RuntimeContext
 from hermes.actors.event_bus import Subscription
 from hermes.actors.intake import Intake
-from hermes.actors.session import operations
-from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.files import principal_of, save_file
-from hermes.actors.session.following import Follower, so_far
+from hermes.actors.session.following import Follower, open_rows
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.messages import (
@@ -176,9 +186,7 @@ class Conversation:
         Raises `TitleTooLong`, or `TitleTaken` if another conversation of this key has the title.
         Both are also a `ValueError`.
         """
-        return await self._intake.request(
-            self.session_key, lambda actor: operations.new_session(actor.state, title)
-        )
+        return await self._intake.request(self.session_key, New(title))
 
     async def switch(self, target: str) -> SessionChange:
         """Continue with another session of this key, given by id, unique id prefix or title.
@@ -186,9 +194,7 @@ class Conversation:
         Raises `UnknownSession` if this key has no such session. `Admin.switch` reaches the sessions
         of all keys.
         """
-        return await self._intake.request(
-            self.session_key, lambda actor: operations.switch(actor.state, scrub(target))
-        )
+        return await self._intake.request(self.session_key, Switch(scrub(target)))
 
     async def branch(
         self, title: str | None = None, *, to: str | None = None, before: int | None = None
@@ -201,24 +207,16 @@ class Conversation:
         `TitleTaken` if a conversation of the key already has the title, or `ValueError` if the
         current session has no message `before`.
         """
-        if to is None:
-            return await self._intake.request(
-                self.session_key, lambda actor: operations.branch(actor.state, title, before=before)
-            )
-        require_encodable(to)
-        return await self._intake.request(
-            self.session_key,
-            lambda actor: operations.branch_to(actor.state, to, title, before=before),
-        )
+        if to is not None:
+            require_encodable(to)
+        return await self._intake.request(self.session_key, Branch(title, to, before))
 
     async def undo(self, exchanges: int = 1) -> SessionChange:
         """Take back the last messages of the user and their replies.
 
         The rows are hidden, not deleted; `removed` says how many.
         """
-        return await self._intake.request(
-            self.session_key, lambda actor: operations.undo(actor.state, exchanges)
-        )
+        return await self._intake.request(self.session_key, Undo(exchanges))
 
     async def compress(
         self, focus: str | None = None, *, keep_exchanges: int | None = None
@@ -229,25 +227,18 @@ class Conversation:
         exchanges are kept as they are. If nothing was compressed, `changed` is False and `detail`
         says why; for example if another call or a turn compressed it while this call waited.
         """
-        attempts = self._context.compressor.attempts
-        return await self._intake.request(
-            self.session_key,
-            lambda actor: operations.compress(actor.state, focus, keep_exchanges, attempts),
-        )
+        return await self._intake.request(self.session_key, Compress(focus, keep_exchanges))
 
     async def close(self, *, reason: str = "closed") -> SessionChange:
         """End the current session and run its finalize hooks. The next message starts a new one."""
-        return await self._intake.request(
-            self.session_key, lambda actor: operations.close(actor.state, scrub(reason))
-        )
+        return await self._intake.request(self.session_key, Close(scrub(reason)))
 
     async def set_agent(self, snapshot: Snapshot) -> None:
-        """Use an agent that the host has built."""
+        """Use an agent that the host has built.
 
-        async def set_agent(actor: SessionActor) -> None:
-            actor.state.cache.set_agent(snapshot)
-
-        await self._intake.request(self.session_key, set_agent)
+        Raises `NotOwner` if another node of a cluster serves the conversation.
+        """
+        await self._intake.request(self.session_key, SetAgent(snapshot))
 
     # Information and settings; nothing here waits for a running turn
 
@@ -272,12 +263,8 @@ class Conversation:
         `ask`. Raises `ValueError` if a value cannot be stored, and `Draining` while the runtime
         ends.
         """
-        state = (await self._intake.actor(self.session_key)).state
-        settings = await self._supervisor.store.configure(
-            self.session_key, agent=agent, model=model, metadata=metadata
-        )
-        state.settings = None if settings == ConversationSettings() else settings.to_json()
-        return settings
+        self._intake.require_running()
+        return await self._intake.run(self.session_key, Configure(agent, model, metadata))
 
     async def title(self) -> Title:
         """Return the title; `pending` until the session has a row to store it in."""
@@ -289,13 +276,13 @@ class Conversation:
         Raises `TitleTooLong`, `TitleTaken` if another conversation of this key has the title, and
         `Draining` while the runtime ends.
         """
-        actor = await self._intake.actor(self.session_key)
-        await operations.set_title(actor.state, title)
+        self._intake.require_running()
+        await self._intake.run(self.session_key, SetTitle(title))
 
     async def status(self) -> Status:
         """Return the state of the conversation."""
         self._supervisor.require_running()
-        return await (await self._intake.serve(self.session_key)).status()
+        return await self._intake.run(self.session_key, ReadStatus())
 
     def snapshot(self) -> Snapshot | None:
         """Return the cached agent and the state it was last used on; None if there is none."""
@@ -309,9 +296,10 @@ class Conversation:
         See `Runtime.follow`.
         """
         self._supervisor.require_running()
-        actor = self._supervisor.find(self.session_key)
-        waiting, said = ([], []) if actor is None else so_far(actor.inbox, actor.runner.latest)
         bus, key = self._context.bus, self.session_key
+        actor, turn = self._supervisor.find(key), self._supervisor.turn(key)
+        waiting = [] if actor is None else open_rows(actor.inbox, actor.runner.latest)
+        said = [] if turn is None else [(turn.turn_id, event) for event in turn.said]
         return bus.follow(key, Follower(bus, key, self._context.store, waiting), said)
 
     async def history(

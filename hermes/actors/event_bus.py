@@ -2,238 +2,47 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Self, TypeAlias
+from typing import Protocol, TypeAlias
 
-import attrs
-import trio
-from msgspec.structs import replace
 from outcome import Error
 
 from hermes.actors.kernel.mailbox import Request, refuse
-from hermes.background import set_event
+from hermes.actors.kernel.subscription import (
+    BEHIND as BEHIND,
+    MAX_BUFFERED as MAX_BUFFERED,
+    Announcement,
+    EventCallback as EventCallback,
+    Subscription as Subscription,
+)
 from hermes.errors import StoreFailed
 from hermes.events import (
     Envelope,
     MessageAccepted,
     MessageWaiting,
-    ReasoningDelta,
     RuntimeEvent,
-    Steered,
-    TextDelta,
     TurnEnded,
-    TurnStarted,
 )
-from hermes.messages import Inbound, InboxRow, MessageOutcome, Reply
+from hermes.messages import Claim, Inbound, InboxRow, MessageOutcome, Receipt, Reply
 from hermes.sanitize import encodable
 
-BEHIND = 100
-"""Once this many events are unread, deltas of the same turn are joined."""
-MAX_BUFFERED = 1000
-KEPT = (TextDelta, TurnStarted, Steered, TurnEnded)
-"""Events that a reader needs to get the whole answer."""
-TurnKey: TypeAlias = tuple[str, int | None]
 Identity: TypeAlias = tuple[str, str, str, str]
-EventCallback: TypeAlias = Callable[[Envelope], None]
-Announcement: TypeAlias = MessageWaiting | MessageAccepted
 
 
-class Subscription:
-    """Events for one subscriber, in order.
+class OtherNodes(Protocol):
+    """The nodes of a cluster that serve other conversations, as the bus sees them."""
 
-    For a subscriber that falls behind, adjacent deltas of a turn are joined, so that no text is
-    lost. If a thousand other events wait, the oldest are dropped; `lost` counts them. Iterating
-    ends when the runtime ends, and raises `StoreFailed` if the store has failed.
-    """
+    def begin(self, session_key: str, /) -> None:
+        """Note that somebody listens to a conversation, whoever serves it."""
 
-    def __init__(
-        self,
-        bus: EventBus,
-        session_key: str | None,
-        callback: EventCallback | None = None,
-        *,
-        deltas: bool = True,
-        until: Request[Reply] | None = None,
-        announced: type[Announcement] | None = None,
-    ) -> None:
-        self._bus = bus
-        # A log does not show questions to a user, and a stream notes itself what it does.
-        self._shows = session_key is not None and deltas and until is None
-        self._until = until
-        self._key = session_key
-        self.announced = announced
-        self._callback = callback
-        self._deltas = deltas
-        self._events: deque[_Unread] = deque()
-        self._latest: dict[TurnKey, _Unread] = {}
-        """The newest unread event of each turn."""
-        self._arrived = trio.Event()
-        self._closed = False
-        self._failure: StoreFailed | None = None
-        self.lost: int = 0
+    def end(self, session_key: str, /) -> None:
+        """Note that a listener has left."""
 
-    def offer(self, envelope: Envelope) -> None:
-        """Take an event, if this subscriber wants it."""
-        if self._key not in {None, envelope.session_key}:
-            return
-        if not self._deltas and _is_delta(envelope):
-            return
-        if self._callback is not None:
-            self._callback(envelope)
-            self._note_received(envelope)
-            return
-        if len(self._events) >= BEHIND:
-            latest = self._latest.get((envelope.session_key, envelope.turn_id))
-            if latest is not None and latest.join(envelope.event):
-                return
-        if len(self._events) >= MAX_BUFFERED:
-            self._make_room()
-        unread = _Unread(envelope)
-        self._latest[unread.turn] = unread
-        self._events.append(unread)
-        set_event(self._arrived)
+    def expect(self, receipt: Receipt, identity: Identity, claim: Claim | None, /) -> None:
+        """Note that a caller waits for the reply to a message."""
 
-    def _note_received(self, envelope: Envelope) -> None:
-        if self._shows:
-            self._bus.on_received(envelope.event)
-
-    def _make_room(self) -> None:
-        """Drop the oldest event that is neither text nor the start or end of a turn.
-
-        If there is none, join two texts of a turn.
-        """
-        for index, unread in enumerate(self._events):
-            if not isinstance(unread.envelope.event, KEPT):
-                self._drop(index)
-                return
-        before: dict[TurnKey, _Unread] = {}
-        for index, unread in enumerate(self._events):
-            previous = before.get(unread.turn)
-            if previous is not None and previous.absorb(unread):
-                del self._events[index]
-                if self._latest.get(unread.turn) is unread:
-                    self._latest[unread.turn] = previous
-                return
-            before[unread.turn] = unread
-        # A text or a start: without its end, a stream would never end.
-        kinds = [isinstance(unread.envelope.event, TurnEnded) for unread in self._events]
-        self._drop(0 if all(kinds) else kinds.index(False))
-
-    def _drop(self, index: int) -> None:
-        self._take(index)
-        self.lost += 1
-        self._bus.lost += 1
-
-    def _take(self, index: int) -> Envelope:
-        unread = self._events[index]
-        del self._events[index]
-        if self._latest.get(unread.turn) is unread:
-            del self._latest[unread.turn]
-        return unread.whole()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Envelope:
-        while not self._events:
-            if self._closed or (self._until is not None and self._until.answered):
-                raise self._end()
-            self._arrived = trio.Event()
-            await self._arrived.wait()
-        envelope = self._take(0)
-        self._note_received(envelope)
-        return envelope
-
-    def _end(self) -> Exception:
-        if self._failure is None or self._until is not None:  # a stream asks its request
-            return StopAsyncIteration()
-        return StoreFailed(*self._failure.args)
-
-    def take_ready(self, *, before: tuple[type[RuntimeEvent], ...] = ()) -> list[Envelope]:
-        """Return the events that have arrived, without waiting; only those before these types."""
-        ready = []
-        while self._events and not isinstance(self._events[0].envelope.event, before):
-            ready.append(self._take(0))
-            self._note_received(ready[-1])
-        return ready
-
-    def wake(self) -> None:
-        """Let the reader look again whether there is anything to wait for."""
-        set_event(self._arrived)
-
-    def close(self) -> None:
-        """Stop receiving. Events that have arrived can still be read."""
-        self._closed = True
-        self._bus.unsubscribe(self)
-        set_event(self._arrived)
-
-    def fail(self, error: StoreFailed) -> None:
-        """Stop receiving; after the events that have arrived, the reader gets the error."""
-        self._failure = error
-        self.close()
-
-    async def aclose(self) -> None:
-        """Same as `close`, for `async with`."""
-        self.close()
-        await trio.lowlevel.checkpoint()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-
-def _is_delta(envelope: Envelope) -> bool:
-    return isinstance(envelope.event, TextDelta | ReasoningDelta)
-
-
-@attrs.define(eq=False)
-class _Unread:
-    """An event that waits for its subscriber, with the deltas that were joined to it."""
-
-    envelope: Envelope
-    _later: list[str] | None = None
-
-    @property
-    def turn(self) -> TurnKey:
-        """The turn that the event belongs to."""
-        return self.envelope.session_key, self.envelope.turn_id
-
-    def absorb(self, other: _Unread) -> bool:
-        """Add another unread delta and what was joined to it; False if that is not possible."""
-        if not self.join(other.envelope.event):
-            return False
-        assert self._later is not None
-        self._later += other._later or []
-        return True
-
-    def join(self, event: RuntimeEvent) -> bool:
-        """Add the next delta of the same turn; False if it must be a separate event."""
-        if type(event) is not type(self.envelope.event):
-            return False
-        if not isinstance(event, TextDelta | ReasoningDelta):
-            return False
-        if isinstance(event, TextDelta) and event.restart:
-            return False
-        self._later = self._later or []
-        self._later.append(f"{event.text}")
-        return True
-
-    def whole(self) -> Envelope:
-        """Return the event with the text of all its deltas."""
-        event = self.envelope.event
-        if self._later is None or not isinstance(event, TextDelta | ReasoningDelta):
-            return self.envelope
-        text = "".join([f"{event.text}", *self._later])
-        return replace(self.envelope, event=replace(event, text=text))
+    def ended(self, session_key: str, inbox_ids: Sequence[int], /) -> None:
+        """Note that this node has answered messages."""
 
 
 class EventBus:
@@ -250,6 +59,8 @@ class EventBus:
         self._subscriptions: dict[Subscription, None] = {}
         self._waiting: dict[Identity, list[Request[Reply]]] = {}
         self._closed = False
+        self.other_nodes: OtherNodes | None = None
+        """The other nodes of a cluster; None if this process serves every conversation."""
         self.followers: int = 0
         """How many subscribers want to know of messages before their turn."""
         self.seq: int = 0
@@ -295,18 +106,37 @@ class EventBus:
         self.followers += subscription.announced is not None
         if self._closed:
             subscription.close()
+        elif subscription.session_key is not None and not subscription.is_of_stream:
+            self.include(subscription, subscription.session_key)
         return subscription
+
+    def include(self, subscription: Subscription, session_key: str) -> None:
+        """Let a subscription receive the events of a conversation that another node serves."""
+        nodes = self.other_nodes
+        if nodes is None or session_key in subscription.included:
+            return
+        if subscription in self._subscriptions:
+            subscription.included.add(session_key)
+            nodes.begin(session_key)
+
+    def exclude(self, subscription: Subscription, session_key: str) -> None:
+        """Take back `include`."""
+        if self.other_nodes is not None and session_key in subscription.included:
+            subscription.included.discard(session_key)
+            self.other_nodes.end(session_key)
 
     def announce(self, session_key: str, event: Announcement) -> None:
         """Hand an event to the subscribers that want to know of messages in this form."""
         envelope = Envelope(self.seq, session_key, None, event)
         for subscription in list(self._subscriptions):
-            if subscription.announced is type(event):
+            if subscription.announced is not None and isinstance(event, subscription.announced):
                 subscription.offer(envelope)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Remove a subscription; removing it twice does nothing."""
         if subscription in self._subscriptions:
+            for session_key in [*subscription.included]:
+                self.exclude(subscription, session_key)
             del self._subscriptions[subscription]
             self.followers -= subscription.announced is not None
 
@@ -318,6 +148,16 @@ class EventBus:
             for subscription in list(self._subscriptions):
                 subscription.offer(envelope)
 
+    def publish_remote(self, session_key: str, turn_id: int | None, event: RuntimeEvent) -> None:
+        """Hand an event from another node to those who listen to this conversation."""
+        announces = isinstance(event, MessageWaiting | MessageAccepted)
+        self.seq += not announces
+        envelope = Envelope(self.seq, session_key, turn_id, event)
+        for subscription in list(self._subscriptions):
+            wanted = not announces or isinstance(event, subscription.announced or ())
+            if wanted and session_key in subscription.included:
+                subscription.offer(envelope)
+
     # Replies
 
     def expect(self, identity: Identity) -> Request[Reply]:
@@ -325,6 +165,20 @@ class EventBus:
         request: Request[Reply] = Request()
         self._waiting.setdefault(identity, []).append(request)
         return request
+
+    def await_reply(
+        self, receipt: Receipt, identity: Identity, request: Request[Reply], claim: Claim | None
+    ) -> None:
+        """Have an accepted message looked up if another node answers it.
+
+        `claim` says who serves its conversation, if that is known.
+        """
+        if self.other_nodes is not None and not request.answered:
+            self.other_nodes.expect(receipt, identity, claim)
+
+    def is_awaited(self, identity: Identity) -> bool:
+        """Whether a caller waits for the reply to a message."""
+        return identity in self._waiting
 
     @property
     def waiting(self) -> int:
@@ -348,12 +202,18 @@ class EventBus:
             self._answer(row.inbound, reply)
         self._on_reply(reply)
         first, ids = rows[0].inbound, tuple([row.inbox_id for row in rows])
+        if self.other_nodes is not None:
+            self.other_nodes.ended(first.session_key, ids)
         event = TurnEnded(reply, ids, first.source.platform, dropped_by)
         self.publish(first.session_key, reply.turn_id, event)
 
     def fail(self, inbound: Inbound, error: Exception) -> None:
         """Tell the callers of a message that it gets no reply."""
         self._answer(inbound, Error(error))
+        self.wake_streams()
+
+    def wake_streams(self) -> None:
+        """Let streams see that their callers were answered."""
         for subscription in self._subscriptions:
             subscription.wake()
 
@@ -374,15 +234,19 @@ class EventBus:
 
     def settle(self, outcome: MessageOutcome, answer: Reply | Error) -> None:
         """Answer the callers of a closed message that its actor failed to answer."""
-        receipt, first = outcome.receipt, outcome.identity
-        names = [first, (*first[:3], receipt.session_key)]
-        if not any(name in self._waiting for name in names):
-            return  # the reply was given and published
-        for name in names:
-            self._answer_as(name, answer)
-        if isinstance(answer, Reply):
-            event = TurnEnded(answer, (receipt.inbox_id,), first[0])
+        if self.answer(outcome, answer) and isinstance(answer, Reply):  # else it was published
+            receipt = outcome.receipt
+            event = TurnEnded(answer, (receipt.inbox_id,), outcome.identity[0])
             self.publish(receipt.session_key, answer.turn_id, event)
+
+    def answer(self, outcome: MessageOutcome, answer: Reply | Error) -> bool:
+        """Answer the callers of a closed message; publish nothing. Returns whether any waited."""
+        first = outcome.identity
+        names = [first, (*first[:3], outcome.receipt.session_key)]
+        waited = any(name in self._waiting for name in names)
+        for name in names if waited else ():
+            self._answer_as(name, answer)
+        return waited
 
     def close(self, error: Exception) -> None:
         """End all subscriptions, and fail all waiting callers with a copy of the error."""

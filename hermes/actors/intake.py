@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias, TypeVar
 
@@ -17,11 +17,10 @@ from hermes.actors.admission.options import (
     require_attachments,
     require_event_id,
 )
-from hermes.actors.cluster.serving import serve
+from hermes.actors.cluster.routing import run_anywhere, run_here
+from hermes.actors.cluster.verbs import Interrupt, InterruptTurnOf, Post, Verb, Withdraw
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request
-from hermes.actors.session import operations
-from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.files import discard_files, principal_of, put_attachments
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
@@ -51,8 +50,6 @@ from hermes.validation import require_instance, require_string, require_timeout
 
 R = TypeVar("R")
 Files: TypeAlias = Sequence[Attachment]
-STEPS_TO_BEGIN = 10
-"""How many steps of the scheduler the turn of a message takes to begin, if nothing else waits."""
 
 
 class Intake:
@@ -131,16 +128,19 @@ class Intake:
     async def ask(self, session_key: str, text: str, options: MessageOptions) -> Reply:
         """Submit a message and wait for its reply."""
         inbound, timeout = make_inbound(session_key, text, options), options.get("timeout")
+        bus = self._context.bus
         with self._waiting_for(session_key):
-            request = self._context.bus.expect(inbound.identity)
+            request = bus.expect(inbound.identity)
             try:
-                receipt = (await self.submit(inbound, request, options.get("attachments"))).receipt
+                accepted = await self.submit(inbound, request, options.get("attachments"))
+                receipt = accepted.receipt
+                bus.await_reply(receipt, inbound.identity, request, accepted.claim)
                 waiting = request.wait() if timeout is None else _within(timeout, request, receipt)
                 reply = await waiting
                 return self._returned(reply) if reply.approvals else reply
             finally:
                 if not request.answered:
-                    self._context.bus.forget(inbound.identity, request)
+                    bus.forget(inbound.identity, request)
 
     def _returned(self, reply: Reply) -> Reply:
         """Note that the host receives a reply, and the questions in it."""
@@ -184,6 +184,7 @@ class Intake:
         self.require_running()
         with self._waiting_for(receipt.session_key):
             request = self._context.bus.expect(outcome.identity)
+            self._context.bus.await_reply(outcome.receipt, outcome.identity, request, None)
             try:
                 outcome = await self._outcome_of(receipt)  # it may have been closed meanwhile
                 if outcome.state != "open":
@@ -222,7 +223,8 @@ class Intake:
     async def withdraw(self, receipt: Receipt) -> bool:
         """Take back a message whose turn has not begun."""
         require_instance("receipt", receipt, Receipt)
-        return await (await self.actor(receipt.session_key)).withdraw(receipt.inbox_id)
+        self.require_running()
+        return await self.run(receipt.session_key, Withdraw(receipt.inbox_id))
 
     async def post(
         self, session_key: str, text: str, source: Source | None, files: Files | None
@@ -239,9 +241,7 @@ class Intake:
         store, limits = self._context.store, self._context.config.attachments
         parts = await put_attachments(store, session_key, None, files or (), limits)
         try:
-            return await self.request(
-                session_key, lambda actor: operations.post(actor.state, text, source, parts)
-            )
+            return await self.request(session_key, Post(text, source, parts))
         except BaseException:
             await discard_files(store, session_key, parts)
             raise
@@ -256,23 +256,15 @@ class Intake:
 
     async def interrupt(self, session_key: str) -> bool:
         """Interrupt the running turn; False if none is running."""
-        await trio.lowlevel.checkpoint()
         actor = self._supervisor.find(session_key)
-        return actor is not None and actor.runner.interrupt()
+        if actor is None and self._context.peers is None:
+            await trio.lowlevel.checkpoint()
+            return False
+        return await self.run(session_key, Interrupt())
 
     async def _interrupt_turn_of(self, session_key: str, inbox_id: int) -> bool:
-        """Interrupt the turn that answers this message, if it runs or is about to begin.
-
-        A turn that waits for another one is left alone.
-        """
-        for _ in range(STEPS_TO_BEGIN):
-            await trio.lowlevel.checkpoint()
-            actor = self._supervisor.find(session_key)
-            turn = None if actor is None else actor.runner.turn
-            if actor is not None and turn is not None:
-                answers = any(row.inbox_id == inbox_id for row in turn.rows)
-                return answers and actor.runner.interrupt()
-        return False
+        """Interrupt the turn that answers this message, if it runs or is about to begin."""
+        return await self.run(session_key, InterruptTurnOf(inbox_id))
 
     async def cancel_turn(self, receipt: Receipt) -> bool:
         """Take back a message whose turn has not begun, or interrupt its turn."""
@@ -290,25 +282,19 @@ class Intake:
         if self._supervisor.draining:
             raise self._supervisor.refusal()
 
-    async def actor(self, session_key: str) -> SessionActor:
-        """Return the actor of a conversation, for what does not wait for a running turn."""
-        self.require_running()
-        return await self.serve(session_key)
+    async def run(self, session_key: str, verb: Verb[R]) -> R:
+        """Run a verb on the node that serves a conversation."""
+        if self._context.peers is None:
+            return await run_here(self._supervisor.actor(session_key), verb)
+        return await run_anywhere(session_key, verb, self._context, self._supervisor)
 
-    async def serve(self, session_key: str) -> SessionActor:
-        """Return the actor of a conversation, also while the runtime drains."""
-        return await serve(self._supervisor, self._context.store.cluster, session_key)
-
-    async def request(
-        self, session_key: str, operation: Callable[[SessionActor], Awaitable[R]]
-    ) -> R:
-        """Run an operation between two turns of a conversation."""
+    async def request(self, session_key: str, verb: Verb[R]) -> R:
+        """Run a verb between two turns of a conversation."""
         self.require_running()
         if session_key in self._supervisor.quarantined:
             raise Overloaded(f"{session_key} is paused after repeated failures; try again later")
         with self._waiting_for(session_key):
-            actor = await self.serve(session_key)
-            return await actor.request(lambda: operation(actor))
+            return await self.run(session_key, verb)
 
 
 async def _check_tools(inbound: Inbound, context: RuntimeContext) -> None:

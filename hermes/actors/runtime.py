@@ -20,6 +20,7 @@ from hermes.actors.admission.options import (
     takes_options,
 )
 from hermes.actors.auto_title import auto_titler
+from hermes.actors.cluster.routing import peers_of
 from hermes.actors.compression.compressor import SessionCompressor
 from hermes.actors.context import RuntimeContext
 from hermes.actors.conversation import Conversation
@@ -330,6 +331,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
         dispatcher, clean = Dispatcher(nursery, adapters, store, redact), redact or str
         questions, metrics = Questions(store, dispatcher, wall), RuntimeMetrics(wall)
         bus = EventBus(metrics.count_reply, questions.received)
+        peers = peers_of(store, bus, nursery, wall, lambda: supervisor)
         context = RuntimeContext(
             store=store, config=config, build=build, agent_spec=agent_spec,
             compressor=SessionCompressor(store, compressor, config.compression, wall, clean, texts),
@@ -344,12 +346,11 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             catalog=catalog,
             turn_runtime=lambda key: runtime_of_turn(key, context, supervisor),
             questions=questions,
-            rebuild_policy=rebuild_policy,
-            wall=wall,
-            rebuild_request=rebuild_request,
+            rebuild_policy=rebuild_policy, rebuild_request=rebuild_request, wall=wall, peers=peers,
         )  # fmt: skip
         runtime = Runtime(context, supervisor := Supervisor(context, dispatcher))
-        for task in (dispatcher.run, questions.run, supervisor.run_maintenance):
+        tasks = (dispatcher.run, questions.run, supervisor.run_maintenance)
+        for task in (*tasks, *([] if peers is None else [peers.run])):
             start_soon(nursery, task)
         try:
             with store.subscribe(on_accepted=supervisor.deliver, on_outbox=dispatcher.offer):

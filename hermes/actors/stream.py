@@ -74,6 +74,9 @@ class Stream:
             self._open.close()
             raise
         self.receipt = accepted.receipt
+        self._bus.include(self._events, self.receipt.session_key)
+        identity = self._inbound.identity
+        self._bus.await_reply(self.receipt, identity, self._request, accepted.claim)
         if self._timeout is not None:
             self._deadline = trio.current_time() + self._timeout
         return self

@@ -11,24 +11,24 @@ from collections.abc import Collection, Iterable
 import trio
 
 from hermes.actors.cluster.recovery import Recovery
+from hermes.actors.cluster.served import run_while_served
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
+from hermes.actors.kernel.mailbox import copy_of
+from hermes.actors.remote.turn import RemoteTurn
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.ephemeral import EphemeralActor
 from hermes.actors.session.retries import finalize, notify_of_pause, retry, settle
+from hermes.actors.session.running_turn import RunningTurn
 from hermes.background import cancel, release, set_event, start_soon
-from hermes.errors import (
-    ActorStopped,
-    Draining,
-    HermesError,
-    StoreFailed,
-)
+from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
 from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, Claim
 from hermes.protocols import Store
 from hermes.protocols.cluster import HOOKS
 from hermes.session_keys import is_ephemeral_key, require_encodable
 from hermes.user_code import contained, leaf, loggable
+from hermes.validation import is_duration
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -82,6 +82,13 @@ class Supervisor:
         """Return the actor of this key, if there is one now."""
         return self._actors.get(session_key)
 
+    def turn(self, session_key: str) -> RunningTurn | RemoteTurn | None:
+        """Return the latest turn of a conversation, as far as this node has heard of it."""
+        actor, peers = self._actors.get(session_key), self._context.peers
+        if actor is not None:
+            return actor.runner.latest
+        return None if peers is None else peers.turn(session_key)
+
     def deliver(self, accepted: Accepted) -> None:
         """Hand an accepted message to its actor."""
         key = accepted.receipt.session_key
@@ -127,6 +134,9 @@ class Supervisor:
         assert self._nursery is not None
         start = functools.partial(start_soon, self._nursery, self._supervise, actor, name=TASK_NAME)
         self._task_context.copy().run(start)
+        if claim is not None and self._context.peers is not None:
+            self._actors[session_key] = actor
+            self._context.peers.serve(session_key, claim.fence)
         return actor
 
     async def _supervise(self, actor: SessionActor) -> None:
@@ -134,7 +144,7 @@ class Supervisor:
         caught = contained(StoreFailed)
         try:
             with caught:
-                await _run(actor)
+                await run_while_served(actor)
             if (
                 caught.error is not None and not actor.lost
             ):  # the one place where the failure of a session ends
@@ -152,6 +162,8 @@ class Supervisor:
     def _forget(self, actor: SessionActor) -> None:
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
+            if actor.claim is not None and self._context.peers is not None:
+                self._context.peers.leave(actor.key, actor.inbox.known)
 
     async def _restart(self, actor: SessionActor, error: BaseException) -> None:
         """Start a new actor for the open messages; after repeated failures, only after a while."""
@@ -243,7 +255,7 @@ class Supervisor:
         for its reply raise an error, and subscriptions end. Of several drains at once, one does the
         work for all, within the time of the first; if it is cancelled, another one goes on.
         """
-        if seconds is not None and not _is_duration(seconds):
+        if seconds is not None and not is_duration(seconds):
             raise ValueError(f"a drain takes a number of seconds from 0 on, not {seconds!r}")
         self.draining = True
         if self._drain_deadline is None:
@@ -357,14 +369,14 @@ class Supervisor:
         """Raise why the runtime has ended, if it has or if its store has failed."""
         error = self._end_error or self._context.store.failure
         if error is not None:
-            raise _copy(error)
+            raise copy_of(error)
 
     def refusal(self) -> Exception:
         """Return the error for requests that come while the runtime drains, or later."""
         error = self._end_error or self._context.store.failure
         if error is None and self._drained:
             return ActorStopped(ENDED)
-        return _copy(error or Draining("the runtime is ending and accepts no new work"))
+        return copy_of(error or Draining("the runtime is ending and accepts no new work"))
 
     @property
     def store(self) -> Store:
@@ -378,23 +390,4 @@ class Supervisor:
             await self._stopped.wait()
         failure = self._failure or self._context.store.failure
         if failure is not None:
-            raise _copy(failure)
-
-
-async def _run(actor: SessionActor) -> None:
-    """Run an actor, in a cluster until another node serves its conversation."""
-    if actor.claim is None:
-        await actor.run()
-        return
-    with trio.CancelScope() as actor.scope:
-        if not actor.lost:
-            await actor.run()
-
-
-def _is_duration(value: object) -> bool:
-    return isinstance(value, int | float) and value >= 0  # NaN is not
-
-
-def _copy(error: Exception) -> Exception:
-    """Each caller gets its own exception object: raising one extends its traceback."""
-    return type(error)(*error.args)
+            raise copy_of(failure)

@@ -6,9 +6,9 @@ With SQLite there is one process, which serves all of them (`hermes.store.cluste
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from hermes.messages import Accepted, Claim, NodeInfo, RoleClaim
 
@@ -49,7 +49,10 @@ class Membership(Protocol):
 
     @property
     def node(self) -> int:
-        """The id of this node. It changes if the node was declared dead and came back."""
+        """The id of this node; 0 for a process that has the store for itself.
+
+        It changes if the node was declared dead and came back.
+        """
         ...
 
     @property
@@ -60,14 +63,6 @@ class Membership(Protocol):
     @property
     def hints(self) -> Hints:
         """Short messages to other nodes."""
-        ...
-
-    def tell(self, name: str, fact: Callable[[], Any]) -> None:
-        """Tell the other nodes a fact with each heartbeat; they find it in `NodeInfo.facts`.
-
-        The function returns a value that JSON has. It is called in another thread, and must be
-        quick.
-        """
         ...
 
     async def owner_of(self, session_key: str) -> Claim | None:
@@ -141,6 +136,22 @@ class Ownership(Protocol):
         ...
 
 
+class Listening(Protocol):
+    """Which nodes have listeners for which conversations, in the database."""
+
+    async def owners_of(self, session_keys: Sequence[str]) -> Mapping[str, Claim]:
+        """Return which living nodes serve these conversations, without those that none serves."""
+        ...
+
+    async def set_listened(self, session_keys: Collection[str]) -> None:
+        """Store for which conversations this node has listeners, instead of those before."""
+        ...
+
+    async def listened(self) -> Sequence[tuple[int, str]]:
+        """Return the conversations for which other living nodes have listeners, with the nodes."""
+        ...
+
+
 class Roles(Protocol):
     """What must exist once in a cluster, such as the receiver of a platform."""
 
@@ -181,5 +192,5 @@ class Roles(Protocol):
         ...
 
 
-class Cluster(Membership, Ownership, Roles, Protocol):
+class Cluster(Membership, Ownership, Listening, Roles, Protocol):
     """Everything that the runtime needs of the other nodes."""

@@ -125,6 +125,14 @@ class InboxStore(Protocol):
         """Return what became of a message; None if it is unknown."""
         ...
 
+    def get_outcomes(self, inbox_ids: Sequence[int]) -> Awaitable[list[MessageOutcome]]:
+        """Return what became of these messages, by id; without those that are unknown."""
+        ...
+
+    def open_ids(self, session_keys: Sequence[str]) -> Awaitable[list[tuple[str, int]]]:
+        """Return the keys and the ids of the open messages of these conversations, by id."""
+        ...
+
     def find_event(
         self, session_key: str, event_id: str, platform: str, account: str = ""
     ) -> Awaitable[MessageOutcome | None]:

@@ -127,6 +127,8 @@ class StoreVerbs:
     add_messages: Final = writes(turns.add_messages)
     last_source: Final = browses(turns.last_source)
     get_outcome: Final = reads(inbox.get_outcome)
+    get_outcomes: Final = reads(inbox.get_outcomes)
+    open_ids: Final = reads(inbox.open_ids)
     find_event: Final = reads(inbox.find_event)
     answer: Final = writes(inbox.close)
 

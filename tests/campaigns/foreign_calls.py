@@ -519,6 +519,8 @@ CALLS = {
     "post": lambda w: w.store.post("k1", w.new("news"), Source("wire"), w.outbound("k1")),
     "last_source": lambda w: w.store.last_source(w.key),
     "get_outcome": lambda w: w.store.get_outcome(w.waiting[1]),
+    "get_outcomes": lambda w: w.store.get_outcomes([w.waiting[1]]),
+    "open_ids": lambda w: w.store.open_ids([w.key]),
     "find_event": find_event,
     "answer": lambda w: w.store.answer(w.answer(*w.waiting)),
     "begin_once": begin_once,

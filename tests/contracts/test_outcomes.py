@@ -215,3 +215,25 @@ def test_the_last_source_is_that_of_the_last_reply_else_that_of_the_session(stor
     store.post("k", "yo", source, [Outbound("lane", body)])
     store.post("other", "yo", source, said("yo"))
     assert store.last_source("k") == Source("web", "bot", "d", user_id="u")
+
+
+def test_several_outcomes_are_read_at_once(store):
+    first, second, third = (accept(store, event) for event in "abc")
+    commit(store, reply_to(first), first, second)
+    ids = [each.receipt.inbox_id for each in (third, first, second)]
+    found = store.get_outcomes([*ids, 999])
+    assert found == [store.get_outcome(each) for each in sorted(ids)]
+    assert [each.state for each in found] == ["done", "done", "open"]
+    assert store.get_outcomes([]) == []
+
+
+def test_the_open_messages_of_several_conversations(store):
+    first, _, third = accept(store, "a", "k"), accept(store, "b", "other"), accept(store, "c", "l")
+    fourth = accept(store, "d", "k")
+    ids = [
+        (key, each.receipt.inbox_id)
+        for key, each in zip("klk", (first, third, fourth), strict=True)
+    ]
+    assert store.open_ids(["l", "k", "unknown"]) == ids
+    commit(store, reply_to(first), first)
+    assert store.open_ids(["l", "k"]) == ids[1:]

@@ -60,10 +60,5 @@ def subscriber(context, web, path, **options):
     `data-texts` are all inputs of the conversation.
     """
     page = blank_page(context, web, **options)
-    read(page, path)
-    return page
-
-
-def read(page, path):
-    """Read a stream in an empty page."""
     page.evaluate(SUBSCRIBE, [module("lib/api.js"), path])
+    return page

@@ -72,7 +72,7 @@ class Mailbox(Generic[M]):
         with: `ActorStopped` unless the actor gave another one.
         """
         if self._stopped is not None:
-            raise _copy(self._stopped)
+            raise copy_of(self._stopped)
         if self._messages is not None and len(self._messages) >= self.capacity:
             raise Overloaded(f"{self.capacity} messages are already waiting")
         if self._reader is not None:  # first: a message that cannot be stored was not sent
@@ -139,7 +139,7 @@ class Mailbox(Generic[M]):
     def require_open(self) -> None:
         """Raise what `send_nowait` would raise if the mailbox is closed."""
         if self._stopped is not None:
-            raise _copy(self._stopped)
+            raise copy_of(self._stopped)
 
     def refuse_rest(self, taken: Iterable[M] = ()) -> None:
         """Close the mailbox and fail every request in it, and those of `taken`."""
@@ -234,11 +234,11 @@ def refuse(messages: Iterable[object], error: Exception | None = None) -> None:
     for message in messages:
         if isinstance(message, Request):
             try:
-                message.fail(_copy(error))
+                message.fail(copy_of(error))
             except MemoryError:  # the others need an answer too
                 message.answer(OUT_OF_MEMORY)
 
 
-def _copy(error: Exception) -> Exception:
+def copy_of(error: Exception) -> Exception:
     """Each task gets its own exception object: raising one extends its traceback."""
     return type(error)(*error.args)

@@ -73,6 +73,11 @@ class RemoteConversation:
             return not self.reading
         return self._target is not None and self.position < self._target
 
+    @property
+    def source(self) -> int | None:
+        """The node that can be asked for what is missing; None if nothing was ever received."""
+        return None if self._target is None else self._target.feed.node
+
     # From the owner
 
     def receive(self, frame: Published) -> None:
@@ -172,7 +177,7 @@ class RemoteConversation:
         self.open -= fresh
         if self.turn is not None and self.turn.turn_id in fresh | read:
             self.turn = None
-        for end in _ends([each for each in outcomes if each.receipt.inbox_id in fresh]):
+        for end in ends_of([each for each in outcomes if each.receipt.inbox_id in fresh]):
             dropped_by = self._dropped_by if read.issuperset(end.inbox_ids) else None
             self._publish(end.reply.turn_id, replace(end, dropped_by=dropped_by))
         if self.reading and len(read) == len(self.reading):
@@ -184,7 +189,7 @@ class RemoteConversation:
             self._process(self._held.popleft())
 
 
-def _ends(outcomes: Sequence[MessageOutcome]) -> list[TurnEnded]:
+def ends_of(outcomes: Sequence[MessageOutcome]) -> list[TurnEnded]:
     """Return the ends of the turns that have answered these messages."""
     ends: dict[int, TurnEnded] = {}
     for outcome in outcomes:

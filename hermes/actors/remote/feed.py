@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from hermes.actors.remote.frames import FeedId, Item, Published
 from hermes.actors.remote.items import Items, size_of
@@ -65,7 +65,7 @@ class Feed:
 class Feeds:
     """The feeds of a node. Together they keep a bounded number of events."""
 
-    def __init__(self, node: int, total_size: int = TOTAL_SIZE) -> None:
+    def __init__(self, node: Callable[[], int], total_size: int = TOTAL_SIZE) -> None:
         self._node = node
         self._total_size = total_size
         self._opened = 0
@@ -74,6 +74,9 @@ class Feeds:
     def __iter__(self) -> Iterator[Feed]:
         return iter(self._feeds.values())
 
+    def __len__(self) -> int:
+        return len(self._feeds)
+
     def find(self, key: str) -> Feed | None:
         """Return the feed of a conversation, if there is one."""
         return self._feeds.get(key)
@@ -81,7 +84,7 @@ class Feeds:
     def open(self, key: str, fence: int) -> Feed:
         """Open a new feed for a conversation, which this node owns by this fence."""
         self._opened += 1
-        feed = self._feeds[key] = Feed(key, FeedId(fence, self._opened, self._node))
+        feed = self._feeds[key] = Feed(key, FeedId(fence, self._opened, self._node()))
         return feed
 
     def close(self, key: str) -> None:

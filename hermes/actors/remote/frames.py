@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from hermes.events import RuntimeEvent
+from hermes.events import ReasoningDelta, RuntimeEvent, TextDelta
+
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Ended(msgspec.Struct, frozen=True, tag_field="type", tag="ended"):
@@ -72,7 +76,38 @@ class Missing(msgspec.Struct, frozen=True, tag="missing"):
     after: int
 
 
-Frame: TypeAlias = Published | Listening | Missing
+class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
+    """Callers on a node wait for the replies to these messages, which are in the database then."""
+
+    node: int
+    inbox_ids: Sequence[int]
+
+
+class Answered(msgspec.Struct, frozen=True, tag="answered"):
+    """The outcomes of these messages are in the database."""
+
+    inbox_ids: Sequence[int]
+
+
+Frame: TypeAlias = Published | Listening | Missing | Awaiting | Answered
 
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 decode: Callable[[bytes | str], list[Frame]] = msgspec.json.Decoder(list[Frame]).decode
+_decode_item = msgspec.json.Decoder(Item).decode
+
+
+def item_of(turn_id: int | None, event: WireEvent) -> Item | None:
+    """Return an event as an item; None if it cannot be sent, for an agent may emit anything."""
+    item = Item(turn_id, event)
+    if isinstance(event, TextDelta | ReasoningDelta):
+        return item if type(event.text) is str else Item(turn_id, _with_plain_text(event))
+    try:
+        _decode_item(encode(item))
+    except (TypeError, ValueError, RecursionError) as error:
+        log.warning("an event cannot be sent to other nodes: %s", error)
+        return None
+    return item
+
+
+def _with_plain_text(event: TextDelta | ReasoningDelta) -> TextDelta | ReasoningDelta:
+    return replace(event, text=f"{event.text}")

@@ -6,7 +6,7 @@ from hermes.actors.remote.frames import Ended, Item
 from hermes.actors.remote.items import Items, size_of
 from hermes.events import RuntimeEvent, Steered, TurnStarted
 from hermes.messages import TurnProgress
-from hermes.transcript.progress import progress_of, said_so_far
+from hermes.transcript.progress import progress_of, said_so_far, text_so_far
 
 MAX_SIZE = 4 * 1024 * 1024
 """About how many bytes of its events are kept, for listeners that join later."""
@@ -44,16 +44,21 @@ class RemoteTurn:
             self._items.clear()
 
     @property
-    def events(self) -> list[RuntimeEvent]:
-        """The events after the start; none if they were too many."""
+    def published_events(self) -> list[RuntimeEvent]:
+        """The events after the start, in order; none if they were too many."""
         return [item.event for item in (self.items or ())[1:] if not isinstance(item.event, Ended)]
+
+    @property
+    def published_text(self) -> str:
+        """The text of the answer, as far as it is known."""
+        return text_so_far(self.published_events)
 
     @property
     def said(self) -> list[RuntimeEvent]:
         """What a new listener has to know."""
-        return said_so_far(self.started, self.events)
+        return said_so_far(self.started, self.published_events)
 
     @property
     def progress(self) -> TurnProgress:
         """What was published so far."""
-        return progress_of(self.started, self.started_at, self.inbox_ids, self.events)
+        return progress_of(self.started, self.started_at, self.inbox_ids, self.published_events)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TypeAlias
 
 from hermes.actors.event_bus import EventBus, Subscription
 from hermes.actors.session.inbox import SessionInbox
@@ -23,8 +22,6 @@ from hermes.protocols import Store
 
 PAGE = 100
 """How many open messages a follower reads from the store at once."""
-Moment: TypeAlias = tuple[int, RuntimeEvent]
-"""An event and its turn."""
 
 
 class Follower(Subscription):
@@ -98,28 +95,31 @@ class Follower(Subscription):
                 self._beginning.append(Envelope(self._seq, self._session_key, None, event))
 
 
-def so_far(inbox: SessionInbox, turn: RunningTurn | None) -> tuple[list[InboxRow], list[Moment]]:
-    """Return the messages in memory without an answer, and what the running turn has published.
+def open_rows(inbox: SessionInbox, turn: RunningTurn | None) -> list[InboxRow]:
+    """Return the messages in memory that have no answer, without commands.
 
-    The latter is its start, its text and the tools that run. A follower must be added in the same
-    step, without a checkpoint after this call.
+    A follower must be added in the same step, without a checkpoint after this call.
     """
     rows = [*inbox.rows, *([] if turn is None else turn.open_rows)]
-    waiting = [row for row in rows if inbox.knows(row.inbox_id) and not row.inbound.command]
-    return waiting, [] if turn is None else [(turn.turn_id, event) for event in turn.said]
+    return [row for row in rows if inbox.knows(row.inbox_id) and not row.inbound.command]
 
 
 def announce(bus: EventBus, session_key: str, row: InboxRow) -> None:
     """Tell subscribers of a message or command; a follower ignores what it knows already."""
+    for event in announcements(row):
+        bus.announce(session_key, event)
+
+
+def announcements(row: InboxRow) -> Iterator[MessageWaiting | MessageAccepted]:
+    """Yield the events that tell subscribers of a message or command."""
     inbound = row.inbound
     if not inbound.command:
-        bus.announce(session_key, announcement(row))
+        yield announcement(row)
     text = inbound.text if inbound.decided_call is None else ""
-    accepted = MessageAccepted(
+    yield MessageAccepted(
         text, row.inbox_id, inbound.event_id, inbound.source.platform, inbound.decided_call,
         inbound.parts or (),
     )  # fmt: skip
-    bus.announce(session_key, accepted)
 
 
 def announcement(row: InboxRow) -> MessageWaiting:

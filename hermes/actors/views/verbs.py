@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from hermes.actors.admission import pairing
+from hermes.actors.cluster.verbs import Configure
+from hermes.actors.context import RuntimeContext
 from hermes.actors.intake import Intake
 from hermes.actors.session.actor import SessionActor
-from hermes.actors.session.following import so_far
 from hermes.actors.supervisor import Supervisor
 from hermes.events import Envelope, RuntimeEvent
 from hermes.messages import (
@@ -55,6 +56,8 @@ def _actor_info(actor: SessionActor, now: float) -> ActorInfo:
 class Views:
     """The part of `runtime.api` that reads conversations, and acts on what it shows."""
 
+    _context: RuntimeContext
+
     def __init__(self, supervisor: Supervisor, intake: Intake) -> None:
         self._supervisor = supervisor
         self._intake = intake
@@ -95,8 +98,7 @@ class Views:
         There is no checkpoint: subscribers have received exactly the events that it contains.
         """
         self._supervisor.require_running()
-        actor = self._supervisor.find(session_key)
-        turn = None if actor is None else actor.runner.latest
+        turn = self._supervisor.turn(session_key)
         return None if turn is None else turn.progress
 
     def turn_events(self, session_key: str) -> list[RuntimeEvent]:
@@ -105,8 +107,7 @@ class Views:
         It is what `progress` adds up; there is no checkpoint either.
         """
         self._supervisor.require_running()
-        actor = self._supervisor.find(session_key)
-        turn = None if actor is None else actor.runner.latest
+        turn = self._supervisor.turn(session_key)
         if turn is None or turn.progress is None:
             return []
         return [encodable(event) for event in turn.published_events]
@@ -118,10 +119,8 @@ class Views:
         that a subscriber has received before are among them, and those that follow are not.
         """
         self._supervisor.require_running()
-        actor = self._supervisor.find(session_key)
-        if actor is None:
-            return []
-        seq, (_, said) = actor.state.context.bus.seq, so_far(actor.inbox, actor.runner.latest)
+        turn, seq = self._supervisor.turn(session_key), self._context.bus.seq
+        said = [] if turn is None else [(turn.turn_id, event) for event in turn.said]
         return [Envelope(seq, session_key, turn_id, encodable(event)) for turn_id, event in said]
 
     async def delete_conversation(self, session_key: str) -> int:
@@ -138,8 +137,7 @@ class Views:
             deleted = sum([await store.delete_session(each) for each in found.lineage])
         if view.session_id is not None:
             await store.set_title(session_key, None)
-            await store.configure(session_key, agent=None, model=None, metadata=None)
-            (await self._intake.actor(session_key)).state.settings = None
+            await self._intake.run(session_key, Configure(None, None, None))
         return deleted
 
     async def search(

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
@@ -57,15 +65,23 @@ class Alone:
         del accepted
         return True
 
-    def tell(self, name: str, fact: Callable[[], Any]) -> None:
-        """Do nothing: there is nobody to tell."""
-        del name, fact
-
     async def until_trusted(self) -> None:
         """Return at once."""
 
     async def owner_of(self, session_key: str) -> None:
         """Return None: there are no claims."""
+
+    async def owners_of(self, session_keys: Sequence[str]) -> Mapping[str, Claim]:
+        """Return nothing: there are no claims."""
+        del session_keys
+        return {}
+
+    async def set_listened(self, session_keys: Collection[str]) -> None:
+        """Do nothing."""
+
+    async def listened(self) -> Sequence[tuple[int, str]]:
+        """Return nothing: there are no other nodes."""
+        return ()
 
     async def claim(self, session_key: str) -> None:
         """Return None: there are no claims."""

@@ -25,7 +25,7 @@ from hermes.messages import (
 from hermes.messages.transcripts import add_transcripts
 from hermes.sanitize import scrub
 from hermes.store.conversations import codec, outbox
-from hermes.store.transaction import ALL_ROWS, Transaction
+from hermes.store.transaction import ALL_ROWS, Row, Transaction
 
 decode: Final = msgspec.json.Decoder(Inbound).decode
 """Decode the body of an inbox row."""
@@ -170,19 +170,38 @@ def has_started(tx: Transaction, session_key: str) -> bool:
     return any(row.attempts > 0 and not row.inbound.command for row in rows)
 
 
+_OUTCOMES: Final = (
+    "SELECT m.id, m.session_key, m.session_id, m.epoch, m.accepted_at, m.platform, m.account, "
+    "m.event_id, m.scope, m.state, m.note, t.reply "
+    "FROM inbox m LEFT JOIN inbox t ON t.id = m.turn_id WHERE m.id"
+)
+
+
 def get_outcome(tx: Transaction, inbox_id: int) -> MessageOutcome | None:
     """Return what became of a message; None if there is no row for it (any more)."""
-    row = tx.one(
-        "SELECT m.id, m.session_key, m.session_id, m.epoch, m.accepted_at, m.platform, m.account, "
-        "m.event_id, m.scope, m.state, m.note, t.reply "
-        "FROM inbox m LEFT JOIN inbox t ON t.id = m.turn_id WHERE m.id = ?",
-        inbox_id,
-    )
-    if row is None:
-        return None
+    row = tx.one(f"{_OUTCOMES} = ?", inbox_id)
+    return None if row is None else _outcome(row)
+
+
+def get_outcomes(tx: Transaction, inbox_ids: Sequence[int]) -> list[MessageOutcome]:
+    """Return what became of these messages, by id; without those that are unknown."""
+    wanted = f"{_OUTCOMES} IN (SELECT CAST(value AS BIGINT) FROM json_each(?)) ORDER BY m.id"
+    return [_outcome(row) for row in tx.all(wanted, codec.encode_json(list(inbox_ids)))]
+
+
+def _outcome(row: Row) -> MessageOutcome:
     *identity, state, note, reply = row[5:]
     decoded = None if reply is None else _decode_reply(reply)
     return MessageOutcome(Receipt(*row[:5]), tuple(identity), state, note, decoded)
+
+
+def open_ids(tx: Transaction, session_keys: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the keys and the ids of the open messages of these conversations, by id."""
+    return tx.all(
+        "SELECT session_key, id FROM inbox WHERE state = 'open' "
+        "AND session_key IN (SELECT value FROM json_each(?)) ORDER BY id",
+        codec.encode_json(list(session_keys)),
+    )
 
 
 def find_event(

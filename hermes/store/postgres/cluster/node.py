@@ -5,10 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import trio
 
@@ -16,7 +24,7 @@ from hermes.background import open_background, protected, set_event, start_soon
 from hermes.errors import Overloaded, StoreError
 from hermes.messages import Accepted, Claim, NodeInfo
 from hermes.protocols.cluster import HOOKS, Hints, Waiting
-from hermes.store.cluster import claims, nodes
+from hermes.store.cluster import claims, listeners, nodes
 from hermes.store.cluster.alone import NoHints
 from hermes.store.cluster.placement import place, surplus
 from hermes.store.conversations import routes
@@ -72,12 +80,6 @@ class PostgresCluster:
         """Set at the next heartbeat."""
         self.hints: NodeHints = NoHints()
         self._hinted = trio.Event()
-        """Set when there may be something to do before the next poll."""
-        self._hinted_keys: set[str] | None = None
-        """The conversations that others have named; None if all must be looked at."""
-        self._wanted: set[str] | None = None
-        """Those that are looked at now."""
-        self._next_poll = trio.current_time()
         self._watchers: list[Callable[[], None]] = []
         self._draining = False
         self._released: list[Claim] = []
@@ -111,7 +113,7 @@ class PostgresCluster:
             self._lose_everything(beat.node)
         if before.nodes.keys() - beat.nodes.keys():
             self._roles.note_change()
-            self.note_hint("")
+            set_event(self._hinted)
         beaten, self._beaten = self._beaten, trio.Event()
         set_event(beaten)
 
@@ -137,10 +139,6 @@ class PostgresCluster:
         finally:
             self._watchers.remove(on_lost)
 
-    def tell(self, name: str, fact: Callable[[], Any]) -> None:
-        """Tell the other nodes a fact with each heartbeat."""
-        self._membership.facts[name] = fact
-
     async def until_trusted(self) -> None:
         """Wait while the lease of this node has run out; return at once otherwise."""
         while not self._beat.lease.valid:
@@ -149,6 +147,21 @@ class PostgresCluster:
     async def owner_of(self, session_key: str) -> Claim | None:
         """Return which living node serves a conversation, from the database."""
         return await self._store.snapshot(partial(claims.owner_of, session_key=session_key))
+
+    # Listeners
+
+    async def owners_of(self, session_keys: Sequence[str]) -> Mapping[str, Claim]:
+        """Return which living nodes serve these conversations, without those that none serves."""
+        return await self._store.snapshot(partial(listeners.owners_of, session_keys=session_keys))
+
+    async def set_listened(self, session_keys: Collection[str]) -> None:
+        """Store for which conversations this node has listeners, instead of those before."""
+        work = partial(listeners.set_listened, node=self.node, session_keys=session_keys)
+        await self._store.transact(work)
+
+    async def listened(self) -> Sequence[tuple[int, str]]:
+        """Return the conversations for which other living nodes have listeners, with the nodes."""
+        return await self._store.snapshot(partial(listeners.listened, node=self.node))
 
     # Ownership
 
@@ -165,7 +178,7 @@ class PostgresCluster:
         """Whether this node serves the conversation of a message that it has just accepted."""
         claim = accepted.claim
         if claim is not None and claim.node != self.node:
-            self.hints.send(claim.node, TOPIC, claim.session_key)
+            self.hints.send(claim.node, TOPIC)
         return claim is not None and claim.node == self.node
 
     async def claim(self, session_key: str) -> Claim | None:
@@ -182,18 +195,12 @@ class PostgresCluster:
         return await self._store.transact(KeyedWork(work, session_key))
 
     async def waiting(self, after: int, limit: int) -> Sequence[Waiting]:
-        """Return open messages that this node is to answer; first claim those of nobody.
-
-        After hints that name conversations, only theirs are returned.
-        """
+        """Return open messages that this node is to answer; first claim those of nobody."""
         if after == 0:
-            self._wanted, self._hinted_keys = self._hinted_keys, set()
-            if self._wanted is None:
-                await self._claim_free()
+            await self._claim_free()
         if not self._beat.lease.valid:
             return ()
-        keys = None if self._wanted is None else sorted(self._wanted)
-        work = partial(claims.waiting, node=self.node, after=after, limit=limit, keys=keys)
+        work = partial(claims.waiting, node=self.node, after=after, limit=limit)
         return await self._store.snapshot(work)
 
     async def _claim_free(self) -> None:
@@ -210,22 +217,11 @@ class PostgresCluster:
 
     async def until_hint(self) -> None:
         """Wait for a hint, at most as long as the time between two polls."""
-        with trio.move_on_at(self._next_poll):
+        hinted = self.hints.listen(TOPIC, lambda _: set_event(self._hinted))
+        with hinted, trio.move_on_after(self._seconds / POLLS):
             await self._hinted.wait()
             await trio.sleep(HINT_PAUSE)
         self._hinted = trio.Event()
-        if trio.current_time() >= self._next_poll:
-            self._hinted_keys = None
-        if self._hinted_keys is None:
-            self._next_poll = trio.current_time() + self._seconds / POLLS
-
-    def note_hint(self, session_key: str) -> None:
-        """There may be messages of a conversation; if it is empty, of any that nobody serves."""
-        if not session_key:
-            self._hinted_keys = None
-        elif self._hinted_keys is not None:
-            self._hinted_keys.add(session_key)
-        set_event(self._hinted)
 
     def hint_others(self) -> None:
         """Tell the other nodes that there may be messages that nobody serves."""
@@ -324,11 +320,9 @@ class PostgresCluster:
             if (beat := self._membership.beat()) is not None:
                 self.note_beat(beat)
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Receive hints from other nodes during the block."""
-        with self.hints.listen(TOPIC, self.note_hint), self._roles.listening():
-            yield
+    def listening(self) -> AbstractContextManager[None]:
+        """Receive hints about roles from other nodes during the block."""
+        return self._roles.listening()
 
     def start(self, nursery: trio.Nursery, *, threads: bool) -> None:
         """Start the heartbeats and the background tasks."""
