@@ -7,7 +7,6 @@ nothing.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -27,7 +26,6 @@ from hermes.actors.compression.types import (
 from hermes.config import CompressionConfig
 from hermes.errors import CompressorFailed, NotOwner, StoreFailed
 from hermes.messages import (
-    RUNTIME_HOLDER,
     CostTotals,
     Lease,
     Message,
@@ -71,8 +69,7 @@ class SessionCompressor:
         self._wall = wall
         self._redact = redact
         self._texts = texts
-        holder = f"{RUNTIME_HOLDER}{store.cluster.node}:{secrets.token_hex(8)}"
-        self._leases = LeaseKeeper(store, holder, config.lease_timeout)
+        self._leases = LeaseKeeper(store, lambda: store.cluster.node, config.lease_timeout)
         self._unsaved: dict[str, CompressionState] = {}
         """States that could not be stored."""
         self.attempts: int = 0

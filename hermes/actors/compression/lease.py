@@ -7,14 +7,15 @@ are missing or fail does not prevent a compression.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 
 from hermes.background import cancel, start_soon
 from hermes.errors import Overloaded, StoreBusy, StoreFailed, StoreFull
-from hermes.messages import Lease, Skipped
+from hermes.messages import RUNTIME_HOLDER, Lease, Skipped
 from hermes.protocols import CompressionStore
 from hermes.user_code import contained, loggable
 
@@ -26,9 +27,11 @@ RELEASE_DELAYS = (0.05, 0.2, 0.5)
 class LeaseKeeper:
     """Acquires, renews and releases the leases of one runtime."""
 
-    def __init__(self, store: CompressionStore, holder: str, seconds: float) -> None:
+    def __init__(self, store: CompressionStore, node: Callable[[], int], seconds: float) -> None:
+        """`node` returns the id of this process, which may change."""
         self._store = store
-        self._holder = holder
+        self._node = node
+        self._token = secrets.token_hex(8)
         self._seconds = seconds
         self._in_use: set[str] = set()
         """The holder names of the compressions that are running."""
@@ -42,7 +45,7 @@ class LeaseKeeper:
 
     async def acquire(self, session_id: str, rotation_id: str) -> Lease | Skipped | None:
         """Return the lease; `Skipped` while another holder has it; None if leases do not work."""
-        holder = f"{self._holder}:{rotation_id}"
+        holder = f"{RUNTIME_HOLDER}{self._node()}:{self._token}:{rotation_id}"
         self._in_use.add(holder)
         lease = None
         try:
@@ -67,7 +70,7 @@ class LeaseKeeper:
 
     def _is_left_over(self, holder: str | None) -> bool:
         """Whether a lease belongs to an attempt of this runtime that has ended."""
-        own = holder is not None and holder.startswith(f"{self._holder}:")
+        own = holder is not None and f":{self._token}:" in holder
         return own and holder not in self._in_use
 
     @asynccontextmanager
