@@ -158,9 +158,14 @@ class OpenWorker(Protocol):
 
 
 class ClusterStore(Protocol):
-    """What a cluster needs of the store."""
+    """What a cluster needs of the store.
+
+    What locks several conversations, or a role, is a transaction for itself: in a batch it would
+    wait for one while others wait for those of the batch.
+    """
 
     async def transact(self, work: Work[R], /) -> R: ...
+    async def transact_alone(self, work: Work[R], /) -> R: ...
     async def snapshot(self, work: Work[R], /) -> R: ...
     async def waiting_keys(self, after: int = 0, limit: int = 1000) -> list[tuple[str, int]]: ...
 

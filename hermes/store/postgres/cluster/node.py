@@ -212,7 +212,9 @@ class PostgresCluster:
         overdue, node, placed = now - LONG_WAIT * self._seconds, self.node, self._placed_nodes
         mine = [key for key, since in free if place(key, placed) == node or since < overdue]
         if mine and self._beat.lease.valid:
-            taken = await self._store.transact(partial(claims.claim, node=node, session_keys=mine))
+            taken = await self._store.transact_alone(
+                partial(claims.claim, node=node, session_keys=mine)
+            )
             log.info("node %d serves %d more conversations", node, len(taken))
 
     async def until_hint(self) -> None:
@@ -263,12 +265,12 @@ class PostgresCluster:
                 keys = [claim.session_key for claim in chunk]
                 await self.hand_over(keys)
             else:
-                await self._store.transact(partial(claims.release_idle, released=chunk))
+                await self._store.transact_alone(partial(claims.release_idle, released=chunk))
 
     async def start_draining(self) -> None:
         """Take nothing new, and give up the roles if another node can have them."""
         self._draining = self._membership.draining = True
-        await self._store.transact(partial(nodes.drain, node=self.node))
+        await self._store.transact_alone(partial(nodes.drain, node=self.node))
         if self.others:
             self._roles.drop(keep=[HOOKS])  # the hooks that were called finish until the end
         self._membership.wake()
@@ -277,7 +279,9 @@ class PostgresCluster:
         """Give up conversations, also with open messages, so that other nodes go on with them."""
         for start in range(0, len(session_keys), CHUNK):
             keys = session_keys[start : start + CHUNK]
-            await self._store.transact(partial(claims.hand_over, node=self.node, session_keys=keys))
+            await self._store.transact_alone(
+                partial(claims.hand_over, node=self.node, session_keys=keys)
+            )
         if session_keys:
             self.hint_others()
 

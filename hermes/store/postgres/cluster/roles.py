@@ -113,7 +113,7 @@ class NodeRoles:
         with suppress(HermesError):
             if self._node.takes_roles and await self._is_free(role):
                 work = partial(roles.claim_role, name=role, node=self._node.node)
-                if (claim := await self._store.transact(work)) is not None:
+                if (claim := await self._store.transact_alone(work)) is not None:
                     return claim
         with trio.move_on_after(self._poll):
             await changed.wait()
@@ -128,7 +128,7 @@ class NodeRoles:
         if self._held.get(held.claim.name) is held:
             del self._held[held.claim.name]
         with trio.move_on_after(GIVE_SECONDS, shield=True), suppress(HermesError):
-            await self._store.transact(partial(roles.release_role, claim=held.claim))
+            await self._store.transact_alone(partial(roles.release_role, claim=held.claim))
         for node in self._node.nodes:
             if node != self._node.node:
                 self._node.hints.send(node, FREE)
