@@ -34,6 +34,7 @@ from tests.support.copies import (
     snapshotted,
 )  # fmt: skip
 from tests.support.cutting_proxy import CuttingProxy
+from tests.support.store_cli import in_process
 
 PAIRS = [
     ("sqlite", "sqlite"),
@@ -247,6 +248,8 @@ def test_an_incomplete_copy_opens_nowhere_and_is_completed(pair, pages, world):
     before = content(fill(source, world))
     interrupt(source, target, world, pages)
     assert "is an incomplete copy" in refusal(target, world)
+    listed = in_process("list", "--db", target)
+    assert (listed.returncode, listed.stdout, listed.stderr.count("\n")) == (3, "", 1)
     assert content(source) == before
     usable_before = refusal_of_runtime(source, world)
     assert usable_before is None
