@@ -160,6 +160,20 @@ class Admin:
             stored = await self._context.store.facts()
         return statistics_of(self._context, self._supervisor, stored)
 
+    def roles(self) -> dict[str, str]:
+        """Return the name of the node that has each role; none if there cannot be other nodes.
+
+        Roles are what must exist once, such as the receiver of a platform. They are those of the
+        last heartbeat.
+        """
+        self._supervisor.require_running()
+        cluster = self._context.store.cluster
+        return {
+            role: cluster.nodes[node].name
+            for role, node in sorted(cluster.holders.items())
+            if node in cluster.nodes
+        }
+
     def commit_seconds(self, turn_id: int) -> float | None:
         """Return how long the commit of a turn took; None if it is not among the latest ones."""
         self._supervisor.require_running()

@@ -8,14 +8,24 @@ from msgspec.structs import replace
 
 from hermes.messages import CostTotals, Source, Usage
 from hermes.protocols import Store
+from hermes.protocols.cluster import Membership
 from hermes.session_keys import payer_of
+
+COSTS = "costs"
+"""What nodes tell each other: the costs of their running turns, by payer."""
 
 
 class InFlightUsage:
-    """Provider calls of running turns, which the ledger contains only after the commit."""
+    """Provider calls of running turns, which the ledger contains only after the commit.
 
-    def __init__(self) -> None:
+    Those of other nodes are known from their last heartbeat. So a budget can be exceeded by what
+    they spend between two heartbeats.
+    """
+
+    def __init__(self, cluster: Membership) -> None:
         self._charged: dict[int, tuple[Source, Sequence[Usage]]] = {}
+        self._cluster = cluster
+        cluster.tell(COSTS, self.costs)
 
     def begin(self, turn_id: int, source: Source, charged: Sequence[Usage]) -> None:
         """Register a turn; `charged` is its own list, which grows."""
@@ -25,19 +35,33 @@ class InFlightUsage:
         """Remove a turn: it is in the ledger, or never will be."""
         self._charged.pop(turn_id, None)
 
+    def costs(self) -> dict[str, float]:
+        """Return the costs of the turns that run here, by payer. Any thread may call this."""
+        costs: dict[str, float] = {}
+        for source, charged in list(self._charged.values()):
+            payer = payer_of(source.platform, source.user_id)
+            costs[payer] = costs.get(payer, 0.0) + _cost(charged)
+        return costs
+
     def add_to(self, totals: CostTotals, turn_id: int | None = None) -> CostTotals:
         """Return the totals with the running turns added; `turn_id` is the asking turn."""
-        costs = {
-            name: (payer_of(source.platform, source.user_id), sum(u.cost or 0.0 for u in charged))
-            for name, (source, charged) in self._charged.items()
-        }
-        own = costs[turn_id][1] if turn_id in costs else 0.0
+        own = self._charged.get(turn_id) if turn_id is not None else None
+        others = [
+            info.facts.get(COSTS, {})
+            for node, info in self._cluster.nodes.items()
+            if node != self._cluster.node
+        ]
+        costs = [self.costs(), *others]
         return CostTotals(
-            totals.session + own,
-            totals.principal + sum(cost for payer, cost in costs.values() if payer == totals.payer),
-            totals.day + sum(cost for _, cost in costs.values()),
+            totals.session + (0.0 if own is None else _cost(own[1])),
+            totals.principal + sum(each.get(totals.payer, 0.0) for each in costs),
+            totals.day + sum(sum(each.values()) for each in costs),
             totals.payer,
         )
+
+
+def _cost(calls: Sequence[Usage]) -> float:
+    return sum(call.cost or 0.0 for call in calls)
 
 
 async def session_costs(store: Store, session_id: str) -> CostTotals:
@@ -51,7 +75,7 @@ async def session_costs(store: Store, session_id: str) -> CostTotals:
 
 def with_calls(totals: CostTotals, calls: Sequence[Usage]) -> CostTotals:
     """Return the totals with more calls of the same payer."""
-    more = sum(call.cost or 0.0 for call in calls)
+    more = _cost(calls)
     return CostTotals(
         totals.session + more, totals.principal + more, totals.day + more, totals.payer
     )

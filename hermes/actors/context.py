@@ -59,7 +59,10 @@ class RuntimeContext:
         init=False, default=attrs.Factory(lambda self: _cache_limits(self.config), takes_self=True)
     )
     """What all conversations together keep in memory."""
-    in_flight: InFlightUsage = attrs.Factory(InFlightUsage)
+    in_flight: InFlightUsage = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda self: InFlightUsage(self.store.cluster), takes_self=True),
+    )
     auto_titler: AutoTitler | None = None
     transcriber: Transcriber | None = None
     """Turns voice into text before a turn."""

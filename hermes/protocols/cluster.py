@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from hermes.messages import Accepted, Claim, NodeInfo, RoleClaim
 
@@ -63,6 +63,14 @@ class Membership(Protocol):
     @property
     def hints(self) -> Hints:
         """Short messages to other nodes."""
+        ...
+
+    def tell(self, name: str, fact: Callable[[], Any]) -> None:
+        """Tell the other nodes a fact with each heartbeat; they find it in `NodeInfo.facts`.
+
+        The function returns a value that JSON has. It is called in another thread, and must be
+        quick.
+        """
         ...
 
     async def owner_of(self, session_key: str) -> Claim | None:

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from hermes.adapters.http import HttpConfig
 from tests.support.http import new_token
-from tests.support.page_modules import blank_page, serve_blank, subscriber
+from tests.support.page_modules import blank_page, read, serve_blank, subscriber
 from tests.support.web import web_server
 
 LOST = r"ERR_|Failed to load resource"
@@ -158,6 +158,36 @@ def test_the_browser_catches_up_after_a_restart_of_the_server(path, new_context,
         for tab in tabs:
             has(tab, "one", "two")
             is_live(tab)
+
+
+def test_a_tab_that_knows_more_than_the_reader_waits_for_it(path, new_context, problems):
+    """It does not ask the server again and again."""
+    problems.expect(LOST)
+    with web_server(path) as web:
+        context = signed_in(new_context, web)
+        first = subscriber(context, web, events("a"))
+        is_live(first)
+        port, secret = int(web.url.rpartition(":")[2]), web.server.secret
+    shows(first, "states", re.compile("Reconnecting in"))
+    tries = []
+    context.route("**/api/streams", lambda route: (tries.append(1), route.abort()))
+    with web_server(path, config=HttpConfig(port=port), secret=secret) as web:
+        second = blank_page(context, web)
+        asked = []
+        second.on("request", lambda request: asked.append(request.url))
+        read(second, events("a"))
+        shows(second, "resets", "1")
+        before = len(tries)
+        while len(tries) < before + 3:
+            second.wait_for_timeout(20)
+        assert len(asked) < 10
+        context.unroute("**/api/streams")
+        say(context, web, "one")
+        for tab in (first, second):
+            has(tab, "one")
+            is_live(tab)
+        assert len(asked) < 10
+        new_context.close()
 
 
 def test_offline_and_online_again(context, web, problems):

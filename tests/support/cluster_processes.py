@@ -130,6 +130,15 @@ class Processes:
             time.sleep(0.01)
         return time.monotonic() - began
 
+    def spread(self, keys, *nodes, seconds=SECONDS):
+        """Send messages until each of the nodes serves some of the keys, and nobody else does."""
+        deadline = time.monotonic() + seconds
+        while {self.owner(key) for key in keys} != {each.node for each in nodes}:
+            assert time.monotonic() < deadline, "the nodes do not share the conversations"
+            for key in keys:
+                self.send(key)
+            self.all_answered()
+
     def open_messages(self):
         [(count,)] = self.sql("SELECT count(*) FROM inbox WHERE state = 'open'")
         return count

@@ -60,5 +60,10 @@ def subscriber(context, web, path, **options):
     `data-texts` are all inputs of the conversation.
     """
     page = blank_page(context, web, **options)
-    page.evaluate(SUBSCRIBE, [module("lib/api.js"), path])
+    read(page, path)
     return page
+
+
+def read(page, path):
+    """Read a stream in an empty page."""
+    page.evaluate(SUBSCRIBE, [module("lib/api.js"), path])

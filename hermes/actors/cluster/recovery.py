@@ -54,15 +54,22 @@ class Recovery:
         set_event(self.finished)
         while not self._registry.draining:
             await cluster.until_hint()
+            if self._is_left:
+                break
             try:
                 after = await self._wake_after(after if cluster.ids_in_order else 0)
                 self._registry.balance()
             except TEMPORARY as error:
                 log.debug("the inbox was not read, and will be: %s", error)
-        while cluster.others:
+        while self._is_left:
             with contextlib.suppress(*TEMPORARY):
                 await self._pass_on()
             await cluster.until_hint()
+
+    @property
+    def _is_left(self) -> bool:
+        """Whether this node drains, and other nodes go on with its conversations."""
+        return self._registry.draining and self._context.store.cluster.others
 
     async def _pass_on(self) -> None:
         """While this node drains, let others go on with the conversations that are idle here."""

@@ -13,7 +13,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -64,6 +64,10 @@ class Alone:
         """Return True."""
         del accepted
         return True
+
+    def tell(self, name: str, fact: Callable[[], Any]) -> None:
+        """Do nothing: there is nobody to tell."""
+        del name, fact
 
     async def until_trusted(self) -> None:
         """Return at once."""

@@ -49,8 +49,9 @@ _FREE: Final = (
 _WAITING: Final = (
     "SELECT i.session_key, i.id, r.fence FROM inbox i "
     "JOIN routes r ON r.session_key = i.session_key "
-    "WHERE i.state = 'open' AND r.owner = ? AND i.id > ? ORDER BY i.id LIMIT ?"
+    "WHERE i.state = 'open' AND r.owner = ?1 AND i.id > ?2{} ORDER BY i.id LIMIT ?3"
 )
+_OF_KEYS: Final = " AND i.session_key IN (SELECT json_array_elements_text(CAST(?4 AS json)))"
 _SKIP_LOCKED: Final = (
     "SELECT session_key FROM routes r "
     "WHERE r.session_key IN (SELECT json_array_elements_text(CAST(? AS json))) "
@@ -98,10 +99,16 @@ def free_keys(tx: Transaction, limit: int) -> list[tuple[str, float]]:
 
 
 def waiting(
-    tx: Transaction, node: int, after: int, limit: int
+    tx: Transaction, node: int, after: int, limit: int, keys: Sequence[str] | None = None
 ) -> list[tuple[str, int, Claim | None]]:
-    """Return the open messages with an id above `after` that a node is to answer, by id."""
-    found = tx.all(_WAITING, node, after, limit)
+    """Return the open messages with an id above `after` that a node is to answer, by id.
+
+    With `keys`, only those of these conversations.
+    """
+    if keys is None:
+        found = tx.all(_WAITING.format(""), node, after, limit)
+    else:
+        found = tx.all(_WAITING.format(_OF_KEYS), node, after, limit, _json(list(keys)))
     return [(key, inbox_id, Claim(key, node, fence)) for key, inbox_id, fence in found]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import trio
 
+from hermes.messages import RUNTIME_HOLDER
+from hermes.store.cluster import nodes
 from tests.support.cluster_nodes import cluster_of, inbound, on_cluster
 
 KEYS = [f"key {number}" for number in range(6)]
@@ -83,3 +85,72 @@ async def test_a_turn_of_a_node_that_drains_ends_before_another_node_goes_on(pos
         await cluster.all_answered()
         goes_first = ["message 1", "goes: message 1", "message 2", "stays: message 2"]
         assert cluster.history(key) == goes_first
+
+
+async def test_what_is_idle_on_a_node_that_drains_is_answered_elsewhere_at_once(postgres_url):
+    async with on_cluster(postgres_url) as cluster:
+        [stays] = await cluster.start("stays")
+        async with cluster.open("goes") as goes:
+            await cluster.all_know(stays, goes)
+            busy, idle, quiet = KEYS[:3]
+            for key in KEYS[:3]:
+                await cluster_of(goes).claim(key)
+            await goes.submit(inbound(idle, 1))
+            await cluster.all_answered()
+            gate = cluster.gates["goes"] = trio.Event()
+            await goes.submit(inbound(busy, 2))
+            await cluster.until(lambda: ("goes", "message 2") in cluster.turns)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(goes.drain)
+                await cluster.until(lambda: cluster_of(stays).nodes[cluster_of(goes).node].draining)
+                for number, key in enumerate([idle, quiet], 3):
+                    await stays.submit(inbound(key, number))
+                await cluster.until(lambda: cluster.unanswered() == 1)  # the turn still runs
+                assert cluster.history(idle)[-1] == "stays: message 3"
+                assert cluster.history(quiet)[-1] == "stays: message 4"
+                gate.set()
+        assert cluster.history(busy)[-1] == "goes: message 2"
+
+
+async def test_a_cached_agent_is_closed_once_when_its_conversation_is_handed_over(postgres_url):
+    closed = []
+
+    class Agent:
+        def __init__(self, name):
+            self.name = name
+
+        async def run(self, turn):
+            return f"{self.name}: {turn.text}"
+
+        async def aclose(self):
+            closed.append(self.name)
+
+    async with on_cluster(postgres_url) as cluster:
+        [stays] = await cluster.start("stays", agent=None, build_agent=lambda _: Agent("stays"))
+        async with cluster.open("goes", agent=None, build_agent=lambda _: Agent("goes")) as goes:
+            await cluster.all_know(stays, goes)
+            await cluster_of(goes).claim(KEYS[0])
+            await goes.submit(inbound(KEYS[0], 1))
+            await cluster.all_answered()
+            assert closed == []
+        assert closed == ["goes"]
+        await stays.submit(inbound(KEYS[0], 2))
+        await cluster.all_answered()
+        assert cluster.history(KEYS[0])[-1] == "stays: message 2"
+        assert closed == ["goes"]
+
+
+async def test_a_node_that_joins_leaves_the_leases_of_living_nodes_alone(postgres_url):
+    async with on_cluster(postgres_url) as cluster:
+        [first] = await cluster.start("first")
+        store, node = first._context.store, cluster_of(first).node
+        await first.submit(inbound(KEYS[0], 1))
+        await cluster.all_answered()
+        holder = f"{RUNTIME_HOLDER}{node}:compression"
+        assert await store.acquire_lease("session", holder) is not None
+        async with cluster.open("second") as second:
+            await cluster.all_know(first, second)
+            assert await store.get_compression_lock_holder("session") == holder
+        await store.transact(lambda tx: nodes.leave(tx, node))
+        async with cluster.open("third"):
+            assert await store.get_compression_lock_holder("session") is None

@@ -11,10 +11,7 @@ LEASE = 1.0
 def test_conversations_of_a_killed_node_go_on_within_two_leases(postgres_url):
     with processes(postgres_url, LEASE) as cluster:
         first, second = cluster.start("first"), cluster.start("second")
-        while {cluster.owner(key) for key in KEYS} != {first.node, second.node}:
-            for key in KEYS:
-                cluster.send(key)
-            cluster.all_answered()
+        cluster.spread(KEYS, first, second)
         for key in KEYS:
             cluster.send(key)
         first.kill()
@@ -68,10 +65,7 @@ def test_a_wrong_clock_of_a_node_does_no_harm(postgres_url):
     with processes(postgres_url, LEASE) as cluster:
         ahead = cluster.start("ahead", wrong_by=86400.0)
         behind = cluster.start("behind", wrong_by=-86400.0)
-        while {cluster.owner(key) for key in KEYS} != {ahead.node, behind.node}:
-            for key in KEYS:
-                cluster.send(key)
-            cluster.all_answered()
+        cluster.spread(KEYS, ahead, behind)
         cluster.until(lambda: beats(cluster) > 2 * LEASE)
         assert cluster.sql("SELECT id FROM nodes WHERE dead = 1") == []
         behind.kill()

@@ -81,7 +81,7 @@ class Membership:
         # What Trio's thread sets, and each heartbeat tells the others.
         self.owned: int = 0
         self.draining: bool = False
-        self.facts: Mapping[str, Any] = {}
+        self.facts: dict[str, Callable[[], Any]] = {}
 
     def beat(self) -> Beat | None:
         """Send a heartbeat; None if the database cannot be reached now."""
@@ -122,7 +122,7 @@ class Membership:
             self._node,
             self._seconds,
             owned=self.owned,
-            facts=self.facts,
+            facts={name: fact() for name, fact in list(self.facts.items())},
             draining=self.draining,
         )
 

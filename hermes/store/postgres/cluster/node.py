@@ -14,9 +14,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import trio
 
@@ -80,6 +80,12 @@ class PostgresCluster:
         """Set at the next heartbeat."""
         self.hints: NodeHints = NoHints()
         self._hinted = trio.Event()
+        """Set when there may be something to do before the next poll."""
+        self._hinted_keys: set[str] | None = None
+        """The conversations that others have named; None if all must be looked at."""
+        self._wanted: set[str] | None = None
+        """Those that are looked at now."""
+        self._next_poll = trio.current_time()
         self._watchers: list[Callable[[], None]] = []
         self._draining = False
         self._released: list[Claim] = []
@@ -113,7 +119,7 @@ class PostgresCluster:
             self._lose_everything(beat.node)
         if before.nodes.keys() - beat.nodes.keys():
             self._roles.note_change()
-            set_event(self._hinted)
+            self.note_hint("")
         beaten, self._beaten = self._beaten, trio.Event()
         set_event(beaten)
 
@@ -138,6 +144,10 @@ class PostgresCluster:
             yield
         finally:
             self._watchers.remove(on_lost)
+
+    def tell(self, name: str, fact: Callable[[], Any]) -> None:
+        """Tell the other nodes a fact with each heartbeat."""
+        self._membership.facts[name] = fact
 
     async def until_trusted(self) -> None:
         """Wait while the lease of this node has run out; return at once otherwise."""
@@ -178,7 +188,7 @@ class PostgresCluster:
         """Whether this node serves the conversation of a message that it has just accepted."""
         claim = accepted.claim
         if claim is not None and claim.node != self.node:
-            self.hints.send(claim.node, TOPIC)
+            self.hints.send(claim.node, TOPIC, claim.session_key)
         return claim is not None and claim.node == self.node
 
     async def claim(self, session_key: str) -> Claim | None:
@@ -195,12 +205,18 @@ class PostgresCluster:
         return await self._store.transact(KeyedWork(work, session_key))
 
     async def waiting(self, after: int, limit: int) -> Sequence[Waiting]:
-        """Return open messages that this node is to answer; first claim those of nobody."""
+        """Return open messages that this node is to answer; first claim those of nobody.
+
+        After hints that name conversations, only theirs are returned.
+        """
         if after == 0:
-            await self._claim_free()
+            self._wanted, self._hinted_keys = self._hinted_keys, set()
+            if self._wanted is None:
+                await self._claim_free()
         if not self._beat.lease.valid:
             return ()
-        work = partial(claims.waiting, node=self.node, after=after, limit=limit)
+        keys = None if self._wanted is None else sorted(self._wanted)
+        work = partial(claims.waiting, node=self.node, after=after, limit=limit, keys=keys)
         return await self._store.snapshot(work)
 
     async def _claim_free(self) -> None:
@@ -219,11 +235,22 @@ class PostgresCluster:
 
     async def until_hint(self) -> None:
         """Wait for a hint, at most as long as the time between two polls."""
-        hinted = self.hints.listen(TOPIC, lambda _: set_event(self._hinted))
-        with hinted, trio.move_on_after(self._seconds / POLLS):
+        with trio.move_on_at(self._next_poll):
             await self._hinted.wait()
             await trio.sleep(HINT_PAUSE)
         self._hinted = trio.Event()
+        if trio.current_time() >= self._next_poll:
+            self._hinted_keys = None
+        if self._hinted_keys is None:
+            self._next_poll = trio.current_time() + self._seconds / POLLS
+
+    def note_hint(self, session_key: str) -> None:
+        """There may be messages of a conversation; if it is empty, of any that nobody serves."""
+        if not session_key:
+            self._hinted_keys = None
+        elif self._hinted_keys is not None:
+            self._hinted_keys.add(session_key)
+        set_event(self._hinted)
 
     def hint_others(self) -> None:
         """Tell the other nodes that there may be messages that nobody serves."""
@@ -324,9 +351,11 @@ class PostgresCluster:
             if (beat := self._membership.beat()) is not None:
                 self.note_beat(beat)
 
-    def listening(self) -> AbstractContextManager[None]:
-        """Receive hints about roles from other nodes during the block."""
-        return self._roles.listening()
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Receive hints from other nodes during the block."""
+        with self.hints.listen(TOPIC, self.note_hint), self._roles.listening():
+            yield
 
     def start(self, nursery: trio.Nursery, *, threads: bool) -> None:
         """Start the heartbeats and the background tasks."""

@@ -303,7 +303,7 @@ function resign() {
 }
 
 async function lead() {
-  const mine = reader = { paths: new Map(), changed: false, wake: () => {}, controller: null };
+  const mine = reader = { behind: null, changed: false, wake: () => {}, controller: null };
   told.clear();
   for (const { path, last, joined } of streams) if (joined) told.set(path, last);
   channel?.postMessage({ who: true });
@@ -334,7 +334,6 @@ async function read(mine) {
   const paths = [...told.keys()];
   const controller = mine.controller = new AbortController();
   let isOpen = false;
-  mine.paths = new Map(told);
   mine.chunk = Date.now();
   try {
     const body = JSON.stringify({ streams: paths.map((path) => ({ path, after: told.get(path) })) });
@@ -343,18 +342,19 @@ async function read(mine) {
       { method: "POST", headers, body, signal: controller.signal });
     isOpen = true;
     if (shared.state !== "live") report("catching-up");
-    channel?.postMessage({ reading: [...told] });
-    const behind = new Set(paths);
+    const behind = mine.behind = new Set(paths);
     for await (const frame of frames(response, () => beat(mine))) {
       if (reader !== mine || controller.signal.aborted) return true;
       const path = paths[frame.stream];
       if (frame.kind === "refused") drop(path);
       else if (frame.id) distribute(path, frame);
-      if (!frame.kind || frame.kind === "refused") behind.delete(path);
+      if ((!frame.kind || frame.kind === "refused") && behind.delete(path)) tellLast(path);
       if (!behind.size && shared.state !== "live") report("live");
     }
   } catch (error) {
     if (error.status === 401) get("/api/web/session").catch(() => {});
+  } finally {
+    mine.behind = null;
   }
   return isOpen;
 }
@@ -390,12 +390,17 @@ function beat(mine) {
 /** A tab wants a stream, and has everything up to an id. */
 function wanted(path, last) {
   channel?.postMessage(shared);
-  if (told.has(path)) channel?.postMessage({ reading: [[path, told.get(path)]] });
-  else {
+  if (!told.has(path)) {
     told.set(path, last);
     clearTimeout(reader.timer);
     reader.timer = setTimeout(restart, 20, reader); // several tabs may say so at once
-  }
+  } else if (!reader.behind) for (const retry of retries) retry(); // the server can be reached
+  else if (!reader.behind.has(path)) tellLast(path);
+}
+
+/** Tell the tabs up to where they have been sent a stream, so that one that has less asks for it. */
+function tellLast(path) {
+  if (told.has(path)) channel?.postMessage({ reading: [[path, told.get(path)]] });
 }
 
 function restart(mine) {
