@@ -13,7 +13,7 @@ from hermes.background import protected
 from hermes.errors import StoreRefused
 from hermes.store.engine import Connection, Connections, OpenWorker, Worker
 from hermes.store.postgres.address import Address, parse
-from hermes.store.postgres.cluster.node import join
+from hermes.store.postgres.cluster.joining import join
 from hermes.store.postgres.connection import PostgresConnection
 from hermes.store.postgres.copies import claims
 from hermes.store.transaction import Clock

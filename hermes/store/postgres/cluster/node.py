@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import (
-    AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import trio
 
-from hermes.background import open_background, protected, set_event, start_soon
+from hermes.background import set_event, start_soon
 from hermes.errors import Overloaded, StoreError
 from hermes.messages import Accepted, Claim, NodeInfo
 from hermes.protocols.cluster import HOOKS, Hints, Waiting
@@ -29,17 +25,12 @@ from hermes.store.cluster.alone import NoHints
 from hermes.store.cluster.placement import place, surplus
 from hermes.store.conversations import routes
 from hermes.store.engine import ClusterStore
-from hermes.store.postgres.address import Address
 from hermes.store.postgres.cluster.membership import Beat, Membership
 from hermes.store.postgres.cluster.roles import NodeRoles
 from hermes.store.postgres.connection import PostgresConnection
-from hermes.store.postgres.driver import connect
-from hermes.store.postgres.hints import open_hints
 from hermes.store.transaction import KeyedWork, Transaction
-from hermes.store.worker import run_in_thread
 
 log: Final = logging.getLogger(__name__)
-R = TypeVar("R")
 
 POLLS: Final = 6
 """How often a node looks for messages in the time of one lease."""
@@ -49,7 +40,6 @@ CHUNK: Final = 500
 """How many conversations are given up in one transaction."""
 HINT_PAUSE: Final = 0.01
 """Seconds in which hints are gathered before the database is asked."""
-LEAVE_SECONDS: Final = 2.0
 LONG_WAIT: Final = 3.0
 """After so many leases, a message is taken by whoever sees it, wherever its key is placed."""
 TOPIC: Final = "open"
@@ -365,44 +355,3 @@ class PostgresCluster:
             start_soon(nursery, self.send_beats)
         start_soon(nursery, self.run_releases)
         start_soon(nursery, self.watch_lease)
-
-
-@protected
-async def join(
-    address: Address, writer: PostgresConnection, store: ClusterStore, *, threads: bool
-) -> AsyncIterator[PostgresCluster]:
-    """Be a node of the database during the block.
-
-    Without `threads`, as in tests with an inline store, there are no hints to other nodes.
-    """
-    name = address.node or f"{socket.gethostname()}:{os.getpid()}"
-    membership = Membership(lambda: connect(address), name, address.lease)
-    run = run_in_thread if threads else _run_at_once
-    try:
-        while (first := await run(membership.beat)) is None:  # noqa: ASYNC110 - a retry
-            await trio.sleep(membership.interval)
-        cluster = PostgresCluster(store, writer, membership, first)
-        hints = open_hints(lambda: connect(address), cluster.node) if threads else _no_hints()
-        async with hints as cluster.hints:
-            async with open_background() as nursery:
-                with cluster.listening():
-                    cluster.start(nursery, threads=threads)
-                    yield cluster
-            await _leave(run, membership)
-            cluster.hint_others()
-    finally:
-        await _leave(run, membership)
-
-
-async def _leave(run: Callable[[Callable[[], None]], Awaitable[None]], of: Membership) -> None:
-    with trio.CancelScope(shield=True):
-        await run(of.close)
-
-
-async def _run_at_once(function: Callable[[], R]) -> R:
-    return function()
-
-
-@asynccontextmanager
-async def _no_hints() -> AsyncIterator[NoHints]:
-    yield NoHints()
