@@ -50,7 +50,7 @@ def test_a_drain_moves_the_receiver_without_waiting_for_a_lease(postgres_url):
         cluster.send("key", source=to("chat"))
         leaves.wait_for("sending 1 new")
         leaves.drain()
-        stays.wait_for("receiving", 3)
+        stays.wait_for("receiving", 10)  # half a lease
         cluster.send("key", source=to("chat"))
         stays.wait_for("sending 2 new")
         assert [line for line in leaves.lines if line == "receiving"] == ["receiving"]

@@ -140,6 +140,26 @@ async def test_replies_of_a_platform_that_another_node_has_are_not_those_of_the_
         assert {name for name, _ in cluster.turns} >= {"host"}
 
 
+async def test_replies_of_a_platform_whose_node_has_ended_wait_for_another_one(postgres_url):
+    async with on_cluster(postgres_url) as cluster:
+        [host] = await cluster.start("host")
+        async with cluster.open("ends", adapters=[MemoryAdapter()]) as ends:
+            await cluster.until(lambda: cluster_of(ends).holds(ROLE))
+        await cluster.until(lambda: ROLE not in cluster_of(host).holders)
+        await host.submit(said("key", 1))
+        await host.submit(Inbound("other", "event", "of the host"))
+        await cluster.until(
+            lambda: (
+                sorted(cluster.sql("SELECT state, session_key FROM outbox"))
+                == [("pending", "key"), ("sent", "other")]
+            )
+        )
+        adapter = MemoryAdapter()
+        await cluster.stack.enter_async_context(cluster.open("next", adapters=[adapter]))
+        await cluster.until(lambda: adapter.texts == ["host: message 1"])
+        assert not adapter.sent[0].recovered
+
+
 async def test_a_reply_is_found_without_a_hint(postgres_url):
     """Another program has written it; the holder looks now and then."""
     async with on_cluster(postgres_url) as cluster:
@@ -160,14 +180,18 @@ async def test_a_row_that_is_committed_after_one_with_a_larger_id_is_sent(postgr
         '(%s, 1, \'memory//c/\', \'{"platform": "memory", "text": "hi"}\', 0) RETURNING id'
     )
     async with on_cluster(postgres_url) as cluster:
-        adapter = MemoryAdapter()
-        await cluster.start("node", adapters=[adapter])
+        adapter = GatedAdapter()
+        [node] = await cluster.start("node", adapters=[adapter])
+        [sender] = node._supervisor._dispatcher._all
         with psycopg.connect(plain(cluster.url)) as slow:
             [(early,)] = slow.execute(insert, ["one"]).fetchall()
             [(late,)] = cluster.sql(insert, "two")
             assert early < late
-            await cluster.until(lambda: [row.outbox_id for row in adapter.sent] == [late])
+            await adapter.sending.wait()
             slow.commit()
+        [lane] = sender.lanes.values()
+        await cluster.until(lambda: lane._in_store)  # it looks, and it has sent a later one
+        adapter.gate.set()
         await cluster.until(lambda: [row.outbox_id for row in adapter.sent] == [late, early])
         await cluster.until(lambda: all_sent(cluster))
 
