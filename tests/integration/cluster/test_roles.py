@@ -189,11 +189,12 @@ async def test_a_row_that_is_committed_after_one_with_a_larger_id_is_sent(postgr
             assert early < late
             await adapter.sending.wait()
             slow.commit()
+        [(last,)] = cluster.sql(insert, "two")
         [lane] = sender.lanes.values()
         await cluster.until(lambda: lane._in_store)  # it looks, and it has sent a later one
         adapter.gate.set()
-        await cluster.until(lambda: [row.outbox_id for row in adapter.sent] == [late, early])
         await cluster.until(lambda: all_sent(cluster))
+        assert [row.outbox_id for row in adapter.sent] == [late, early, last]
 
 
 async def test_hooks_are_called_once_for_each_boundary(postgres_url):
