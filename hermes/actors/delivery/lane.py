@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeAlias, TypeVar
 
 import attrs
@@ -145,10 +145,21 @@ class Lane:
         looks, sent = self._in_store, frozenset(self._unmarked)
         limit = MAX_ROWS + len(sent)
         rows = await until_stored(lambda: self._store.pending_outbox(self.name, limit=limit))
-        self._rows.extend(row for row in rows if row.outbox_id not in sent)
+        left = [row for row in rows if row.outbox_id not in sent]
+        self._rows.extend(await self._settle(left))
         self._newest = max([self._newest, *(row.outbox_id for row in rows)])
         if len(rows) < limit:
             self._in_store -= looks
+
+    async def _settle(self, rows: Sequence[OutboxRow]) -> list[OutboxRow]:
+        """Mark what is in flight: a lane that ended has begun to send it."""
+        unknown = [row.outbox_id for row in rows if row.state == "sending"]
+        if unknown:
+            await until_stored(lambda: self._store.mark_unknown(unknown))
+        return [
+            replace(row, state="pending", recovered=True) if row.state == "sending" else row
+            for row in rows
+        ]
 
     async def _deliver(self, row: OutboxRow) -> None:
         """Send a row part by part, until the platform has all of it or it is given up."""

@@ -21,6 +21,7 @@ class Outbox:
 
     def __init__(self):
         self.rows = []
+        self.unknown = []
         self.reading = trio.Event()
         self.go_on = trio.Event()
 
@@ -33,6 +34,10 @@ class Outbox:
     async def mark_sending(self, outbox_ids):
         await trio.lowlevel.checkpoint()
         return outbox_ids
+
+    async def mark_unknown(self, outbox_ids):
+        await trio.lowlevel.checkpoint()
+        self.unknown += outbox_ids
 
 
 async def test_rows_that_are_offered_during_a_read_are_sent_once_and_in_order():
@@ -79,3 +84,14 @@ async def test_a_blank_text_is_sent_as_it_is():
     await lane.run()
     assert sent == [1]
     assert adapter.texts == [" "]
+
+
+async def test_what_an_ended_lane_had_in_flight_is_marked_before_it_is_sent_again():
+    outbox, adapter, sent = Outbox(), MemoryAdapter(), []
+    outbox.rows = [replace(row(1), state="sending"), row(2)]
+    outbox.go_on.set()
+    lane = Lane("lane", Endpoint.of(adapter), outbox, sent.append, sent)
+    lane.look()
+    await lane.run()
+    assert outbox.unknown == [1]
+    assert [each.recovered for each in adapter.sent] == [True, False]
