@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 
@@ -10,7 +11,9 @@ import pytest
 
 from hermes import open_runtime
 from hermes.agents import asyncio_agent
+from hermes.config import is_database_url
 from hermes.testing import CountingBuilder, inline
+from tests.support.engines import Sql, database_url
 from tests.support.examples import FULL, SHORT
 from tests.support.folders import memory_folder
 from tests.support.postgres_databases import databases
@@ -73,18 +76,27 @@ def world():
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "state.db"
+def engine():
+    """The engine of the test's database; see `tests/support/engines.py`."""
+    return "sqlite"
+
+
+@pytest.fixture
+def path(engine, request):
+    """The path of a new database file, or the URL of a PostgreSQL database without rows."""
+    if engine == "postgres":
+        return database_url(request)
+    return request.getfixturevalue("tmp_path") / "state.db"
 
 
 @pytest.fixture
 def sql(path):
-    """Run SQL in another process, as another program would. Returns the rows."""
-
-    def run(statement, *values):
-        return foreign(path, statement, *values)
-
-    return run
+    """Run SQL as another program would, on SQLite in another process. Returns the rows."""
+    if not is_database_url(path):
+        yield functools.partial(foreign, path)
+        return
+    with Sql(path) as run:
+        yield run
 
 
 @pytest.fixture

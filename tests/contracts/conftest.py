@@ -6,23 +6,45 @@ They run on the synchronous store alone, since every store runs the same functio
 
 from __future__ import annotations
 
-import apsw
 import pytest
 
+from hermes.config import is_database_url
 from hermes.store import SessionStore
+from tests.support.engines import Sql, database_url, on_both_engines
 from tests.support.folders import quick_folder
 
 
+def pytest_generate_tests(metafunc):
+    on_both_engines(metafunc)
+
+
 @pytest.fixture
-def path():
-    """The file of a store; in memory, because nothing here is about the disk."""
+def path(engine, request):
+    """The file of a store, in memory because nothing here is about the disk; or a URL."""
+    if engine == "postgres":
+        yield database_url(request)
+        return
     with quick_folder() as folder:
         yield folder / "state.db"
 
 
 @pytest.fixture
+def other_path(path, request):
+    """The path or the URL of another database of the same engine."""
+    if is_database_url(path):
+        return request.getfixturevalue("postgres").shared("other")
+    return path.with_name("other.db")
+
+
+@pytest.fixture
+def new_rows(engine):
+    """The table that new messages are in."""
+    return {"sqlite": "arrivals", "postgres": "messages"}[engine]
+
+
+@pytest.fixture
 def store(path, world):
-    """A synchronous store on a real file, with the clock of `world`."""
+    """A synchronous store on a real database, with the clock of `world`."""
     with SessionStore(path, clock=world.clock) as opened:
         yield opened
 
@@ -30,14 +52,5 @@ def store(path, world):
 @pytest.fixture
 def sql(path):
     """Run SQL on a separate connection, without the store's functions; return the rows."""
-    connections = []
-
-    def run(statement, *values):
-        if not connections:
-            connections.append(apsw.Connection(str(path)))
-            connections[0].set_busy_timeout(5000)
-        return [list(row) for row in connections[0].execute(statement, values)]
-
-    yield run
-    for connection in connections:
-        connection.close()
+    with Sql(path) as run:
+        yield run

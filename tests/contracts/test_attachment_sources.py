@@ -154,6 +154,7 @@ async def test_a_named_file_is_stored_with_its_name(opened, tmp_path):
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o777])
+@pytest.mark.sqlite_only("looks at the folder of attached files")
 async def test_only_the_owner_can_read_the_files_whatever_the_umask_is(opened, path, umask):
     async with opened() as store:
         before = os.umask(umask)
@@ -193,7 +194,7 @@ async def test_a_closed_store_refuses_files_before_it_reads_them(opened, path, k
     with pytest.raises(ActorStopped):
         await store.put_file(Attachment(file=file), session_key="k")
     assert file.tell() == 0
-    assert not path.with_name(f"{path.name}.blobs").exists()
+    assert blob_names(path) == staged_names(path) == set()
 
 
 @pytest.mark.parametrize("kind", ["sync"], indirect=True)
@@ -376,6 +377,7 @@ def test_a_full_disk_and_an_io_error_are_errors_of_the_store():
         assert "attachment" in str(raised.value)
 
 
+@pytest.mark.sqlite_only("looks at the folder of attached files")
 async def test_a_blob_folder_that_cannot_be_used_is_an_error_of_the_store(opened, path, sql):
     path.with_name(f"{path.name}.blobs").write_text("in the way")
     async with opened() as store:
@@ -384,6 +386,7 @@ async def test_a_blob_folder_that_cannot_be_used_is_an_error_of_the_store(opened
         assert sql("SELECT count(*) FROM files") == [[0]]
 
 
+@pytest.mark.sqlite_only("looks at the folder of attached files")
 async def test_a_blob_that_cannot_be_moved_to_its_place_leaves_no_row(opened, path, sql):
     root = path.with_name(f"{path.name}.blobs")
     root.mkdir()

@@ -19,6 +19,7 @@ from tests.support.attachments import (
     blob_names,
     content,
     digest,
+    lose_contents,
     png,
     put,
     referenced,
@@ -137,6 +138,7 @@ async def test_a_sweep_spares_what_is_younger_than_an_hour(kind, path, world):
             await content(store, file.id)
 
 
+@pytest.mark.sqlite_only("puts files into the folder of attached files")
 async def test_content_without_a_row_is_spared_for_an_hour(kind, path, world):
     async with open_kind(kind, path, clock=world.clock) as store:
         folder = path.with_name(f"{path.name}.blobs")  # as a process that was killed leaves it
@@ -156,7 +158,7 @@ async def test_content_without_a_row_is_spared_for_an_hour(kind, path, world):
 async def test_a_blob_that_is_deleted_behind_the_store_is_an_unknown_file(kind, path, world):
     async with open_kind(kind, path, clock=world.clock) as store:
         file = await put(store)
-        path.with_name(f"{path.name}.blobs").joinpath(digest(DATA)[:2], digest(DATA)).unlink()
+        lose_contents(path)
         with pytest.raises(UnknownFile):
             await content(store, file.id)
         again = await put(store)
@@ -164,6 +166,7 @@ async def test_a_blob_that_is_deleted_behind_the_store_is_an_unknown_file(kind, 
 
 
 @pytest.mark.parametrize("damaged", [b"cut", DATA[::-1]])
+@pytest.mark.sqlite_only("puts files into the folder of attached files")
 async def test_a_damaged_blob_is_written_again(kind, damaged, path, world, sql):
     async with open_kind(kind, path, clock=world.clock) as store:
         await put(store)
@@ -174,6 +177,7 @@ async def test_a_damaged_blob_is_written_again(kind, damaged, path, world, sql):
         assert blob.read_bytes() == DATA
 
 
+@pytest.mark.sqlite_only("puts files into the folder of attached files")
 async def test_a_folder_that_a_sweep_cannot_read_delays_nothing_else(kind, path, world, sql):
     async with open_kind(kind, path, clock=world.clock) as store:
         await put(store)

@@ -36,12 +36,14 @@ def meanwhile(store, statement, *values):
     assert done
 
 
+@pytest.mark.sqlite_only("real writers race for a PostgreSQL database in a campaign")
 def test_a_lease_that_another_holder_acquires_meanwhile_is_not_taken(store, world):
     with meanwhile(store, "INSERT INTO leases VALUES ('s', 'other', 7, ?, 30)", world.steady + 30):
         assert store.acquire_lease("s", "me") is None
     assert store.get_compression_lock_holder("s") == "other"
 
 
+@pytest.mark.sqlite_only("real writers race for a PostgreSQL database in a campaign")
 def test_a_lease_that_is_released_meanwhile_gets_a_new_token(store):
     first = store.acquire_lease("s", "other")
     with meanwhile(store, "UPDATE leases SET holder = NULL, token = token + 1"):
@@ -62,6 +64,7 @@ def wrong(store):
     return store.approve_pairing("ZZZZ-9999", "user", OPERATOR)
 
 
+@pytest.mark.sqlite_only("real writers race for a PostgreSQL database in a campaign")
 def test_wrong_codes_of_another_writer_are_counted(store, world):
     assert wrong(store) == PairingRejected(MAX_WRONG_CODES - 1)
     with meanwhile(store, "UPDATE wrong_codes SET number = number + 1"):
@@ -71,6 +74,7 @@ def test_wrong_codes_of_another_writer_are_counted(store, world):
 
 
 @pytest.mark.parametrize("number", [MAX_WRONG_CODES, MAX_WRONG_CODES + 1])
+@pytest.mark.sqlite_only("real writers race for a PostgreSQL database in a campaign")
 def test_a_right_code_is_rejected_if_too_many_wrong_ones_came_meanwhile(store, number):
     store.request_pairing(USER, "k", "AAAA-0001", salt="00")
     wrong(store)
@@ -88,6 +92,7 @@ def test_a_right_code_forgets_the_wrong_ones(store):
     assert store.approve_pairing("AAAA-0001", "user", OPERATOR).left == MAX_WRONG_CODES - 2
 
 
+@pytest.mark.sqlite_only("real writers race for a PostgreSQL database in a campaign")
 def test_a_response_that_another_retry_attaches_to_meanwhile_is_left_to_it(store):
     for name in ("resp_a", "resp_b"):
         request = ApiRequest(id=name, credential="t", path="/v1", digest="d", process="p")

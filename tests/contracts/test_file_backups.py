@@ -17,6 +17,8 @@ from hermes.store.sqlite.copies import backups
 from hermes.store.sqlite.schema import APPLICATION_ID, MIGRATIONS
 from tests.support.stores import KINDS, open_kind
 
+pytestmark = pytest.mark.sqlite_only("a backup is a file")
+
 KEY = "agent:main:telegram:dm:1"
 OURS = ("state.db", "copy.db.lock")
 

@@ -19,6 +19,8 @@ from hermes.store.files.staging import stage
 from hermes.store.sqlite.blobs import INCOMING, BlobFolder
 from tests.support.stores import KINDS, AwaitedStore, open_kind
 
+pytestmark = pytest.mark.sqlite_only("looks at the folder of attached files")
+
 KEY = "agent:main:telegram:dm:1"
 HOUR, DAY = 3600.0, 86_400.0
 YEAR = 365 * DAY

@@ -113,6 +113,7 @@ def test_another_key_finds_nothing(store):
 
 
 @pytest.mark.parametrize("calls", [1, 10])
+@pytest.mark.sqlite_only("measures the file")
 def test_a_call_takes_at_most_300_bytes_beyond_new_texts(path, calls):
     assert recorded_calls(str(path), 200, calls)["call_bytes"] <= 300
 
@@ -183,6 +184,7 @@ def test_an_export_has_the_conversation_without_recordings(store, sql, path):
     assert count(sql) == dict.fromkeys(TABLES, 0)
 
 
+@pytest.mark.sqlite_only("a backup is a file")
 def test_a_backup_has_the_recordings(store, path):
     turn_id, _ = take_turn(store, "k", 1)
     copy = path.with_name("copy.db")

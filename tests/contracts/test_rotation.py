@@ -199,6 +199,7 @@ def test_a_holder_whose_lease_was_not_acquired_by_another_may_rotate_late(store,
     assert store.get_compression_lock_holder("p") is None
 
 
+@pytest.mark.changes_tables
 def test_without_a_lease_table_compression_still_works(store, talk, sql):
     lease = store.acquire_lease("p", "me")
     sql("DROP TABLE leases")
@@ -218,11 +219,14 @@ def test_without_a_lease_table_compression_still_works(store, talk, sql):
         "name TEXT",
     ],
 )
-def test_with_a_lease_table_of_another_shape_compression_still_works(store, talk, sql, columns):
+@pytest.mark.changes_tables
+def test_with_a_lease_table_of_another_shape_compression_still_works(
+    store, talk, sql, engine, columns
+):
     lease = store.acquire_lease("p", "me")
     sql("DROP TABLE leases")
     sql(f"CREATE TABLE leases ({columns})")
-    if "token TEXT" in columns:
+    if "token TEXT" in columns and engine == "sqlite":  # whose columns take any type
         lease = store.acquire_lease("p", "me")
     assert isinstance(store.rotate(replace(talk, lease=lease)), Rotated)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import apsw
+import psycopg
 import pytest
 
 from hermes.errors import HasContinuation, SessionEnded, StoreError, UnknownSession
@@ -82,7 +83,7 @@ def test_the_index_refuses_a_fork_that_sql_tries(store, sql):
     store.create_session("a", "tui")
     store.end_session("a", "compression")
     store.create_session("b", "tui", parent_session_id="a", kind="compression")
-    with pytest.raises(apsw.ConstraintError, match="UNIQUE"):
+    with pytest.raises((apsw.ConstraintError, psycopg.errors.UniqueViolation), match=r"(?i)unique"):
         sql(
             "INSERT INTO sessions (id, source, kind, parent_no, started_at, last_active) "
             "SELECT 'c', 'x', 'compression', no, 1, 1 FROM sessions WHERE id = 'a'"

@@ -38,9 +38,9 @@ def at(now=NOW):
 
 
 @pytest.fixture
-def other(path):
+def other(other_path):
     """A second store, to export from."""
-    with SessionStore(path.with_name("other.db"), clock=at()) as opened:
+    with SessionStore(other_path, clock=at()) as opened:
         yield opened
 
 
@@ -522,8 +522,8 @@ def sample():
 
 
 @pytest.fixture
-def target(path):
-    with SessionStore(path.with_name("target.db"), clock=at()) as opened:
+def target(other_path):
+    with SessionStore(other_path, clock=at()) as opened:
         yield opened
 
 

@@ -618,10 +618,10 @@ def test_a_message_of_a_wrong_shape_is_refused_and_the_session_stays_readable(st
     assert store.open_inbox() == []
 
 
-def test_a_row_damaged_by_another_program_does_not_break_search(store, sql):
+def test_a_row_damaged_by_another_program_does_not_break_search(store, sql, new_rows):
     store.create_session("a", "x")
     store.append_message("a", "assistant", "plum", tool_name="clock")
-    sql("UPDATE arrivals SET extra = '{\"tool_calls\": 7}'")
+    sql(f"UPDATE {new_rows} SET extra = '{{\"tool_calls\": 7}}'")
     assert [hit.snippet for hit in store.search_messages("plum")] == [">>>plum<<<"]
 
 

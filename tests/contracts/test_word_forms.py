@@ -82,6 +82,7 @@ def test_deleted_sessions_are_not_found(chat):
     assert chat.check_search() is None
 
 
+@pytest.mark.sqlite_only("PostgreSQL indexes words and their forms together")
 def test_after_an_upgrade_exact_words_are_found_until_all_forms_are_indexed(chat):
     say(chat, *["two herons"] * 5)
     forget_word_forms(chat)
@@ -97,6 +98,7 @@ def test_after_an_upgrade_exact_words_are_found_until_all_forms_are_indexed(chat
     assert chat.check_search() is None
 
 
+@pytest.mark.sqlite_only("PostgreSQL indexes words and their forms together")
 def test_messages_that_change_during_the_upgrade_stay_in_step(chat):
     chat.create_session("b", "cli")
     chat.create_session("c", "cli")
@@ -120,18 +122,21 @@ def test_messages_that_change_during_the_upgrade_stay_in_step(chat):
     assert len(found(chat, "heron")) == 5 + 1 + 1
 
 
+@pytest.mark.sqlite_only("PostgreSQL indexes words and their forms together")
 def test_a_step_is_bounded_in_bytes(chat):
     say(chat, *["x" * 400_000] * 3, "heron", "x" * 900_000)
     forget_word_forms(chat)
     assert [add_step(chat) for _ in range(5)] == [1, 2, 1, 1, 0]
 
 
+@pytest.mark.sqlite_only("PostgreSQL indexes words and their forms together")
 def test_a_search_of_the_blocking_store_indexes_the_forms_first(chat):
     say(chat, "two herons")
     forget_word_forms(chat)
     assert found(chat, "heron") == ["two >>>herons<<<"]
 
 
+@pytest.mark.sqlite_only("PostgreSQL indexes words and their forms together")
 def test_a_rebuild_includes_the_forms(chat):
     say(chat, "two herons")
     forget_word_forms(chat)
@@ -140,6 +145,7 @@ def test_a_rebuild_includes_the_forms(chat):
     assert found(chat, "heron") == ["two >>>herons<<<"]
 
 
+@pytest.mark.sqlite_only("PostgreSQL indexes words and their forms together")
 async def test_a_running_store_indexes_the_forms_in_the_background(chat, path, autojump_clock):
     say(chat, *["two herons"] * (word_forms.STEP + 5))
     forget_word_forms(chat)
@@ -151,6 +157,7 @@ async def test_a_running_store_indexes_the_forms_in_the_background(chat, path, a
         assert len(await store.search_messages("heron", limit=1000)) == word_forms.STEP + 5
 
 
+@pytest.mark.sqlite_only("PostgreSQL indexes words and their forms together")
 def test_a_damaged_message_is_left_out_and_does_not_stop_the_others(chat, sql):
     say(chat, "one heron", "two herons", "three herons")
     forget_word_forms(chat)

@@ -17,9 +17,14 @@ from hermes.testing import CountingBuilder, MemoryAdapter, RecordingHook, inline
 from hermes.texts import ENGLISH
 from tests.support.chat import Chat, access_for
 from tests.support.compression import SMALL, RecordingAgent, ScriptedCompressor
+from tests.support.engines import on_both_engines
 from tests.support.other_process import start_other_process
 from tests.support.runtime import SECONDS
 from tests.support.store_proxy import Proxy
+
+
+def pytest_generate_tests(metafunc):
+    on_both_engines(metafunc)
 
 
 @pytest.fixture

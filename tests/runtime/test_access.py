@@ -27,6 +27,7 @@ class Unmarked:
 
 
 @pytest.mark.parametrize("adapter", [Unmarked(), MemoryAdapter("web", local=False)])
+@pytest.mark.sqlite_only("no file is created")
 async def test_a_network_adapter_needs_an_access_policy(start, path, adapter):
     with pytest.raises(ValueError, match=REFUSED):
         async with start(agent=reply, adapters=[MemoryAdapter(), adapter]):

@@ -277,6 +277,7 @@ def test_on_asyncio_a_pending_wait_for_the_hooks_ends_with_the_runtime(path):
 # A store that has failed
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 async def test_on_trio_every_verb_says_that_the_store_has_failed(path):
     with pytest.raises(StoreFailed):
         async with open_runtime(path, agent=echo) as runtime:
@@ -288,6 +289,7 @@ async def test_on_trio_every_verb_says_that_the_store_has_failed(path):
         await runtime.wait_stopped()
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_in_a_script_every_verb_says_that_the_store_has_failed(path):
     with pytest.raises(StoreFailed), start_runtime(path, agent=echo) as runtime:
         runtime.ask("k", "hello")
@@ -300,6 +302,7 @@ def test_in_a_script_every_verb_says_that_the_store_has_failed(path):
     refused(call_blocking(runtime), StoreFailed, "removed or replaced")
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_on_asyncio_every_verb_says_that_the_store_has_failed(path):
     outcomes = []
 
@@ -351,6 +354,7 @@ def read_in_a_thread(events):
     return None
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 async def test_on_trio_events_end_with_the_failure_of_the_store(path):
     outcomes = {}
 
@@ -377,6 +381,7 @@ async def test_on_trio_events_end_with_the_failure_of_the_store(path):
     refused(outcomes, StoreFailed, "removed or replaced")
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_in_a_script_events_end_with_the_failure_of_the_store(path):
     async def hold(turn):
         await trio.sleep(SECONDS if turn.text == "hold" else 0)
@@ -394,6 +399,7 @@ def test_in_a_script_events_end_with_the_failure_of_the_store(path):
     refused(outcomes, StoreFailed, "removed or replaced")
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_on_asyncio_events_end_with_the_failure_of_the_store(path):
     async def hold(turn):
         await asyncio.sleep(SECONDS if turn.text == "hold" else 0)
@@ -445,6 +451,7 @@ def test_on_asyncio_a_subscription_that_is_read_after_the_end_has_all_events(pat
 # Functions for Trio that still run
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_on_asyncio_a_function_for_trio_is_told_why_the_runtime_ended(path):
     async def forever(_):
         await trio.sleep_forever()
@@ -463,6 +470,7 @@ def test_on_asyncio_a_function_for_trio_is_told_why_the_runtime_ended(path):
     asyncio.run(main())
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_in_a_script_a_function_for_trio_is_told_why_the_runtime_ended(path):
     pending = threading.Event()
 
@@ -611,6 +619,7 @@ def test_on_asyncio_verbs_are_refused_by_a_drain(path):
 # Waiting for the end
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 async def test_on_trio_those_who_wait_for_the_end_are_told_why_it_came(path):
     ended = []
 
@@ -630,6 +639,7 @@ async def test_on_trio_those_who_wait_for_the_end_are_told_why_it_came(path):
     assert len(ended) == 1
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_in_a_script_those_who_wait_for_the_end_are_told_why_it_came(path):
     with ThreadPoolExecutor(1) as threads:
         with pytest.raises(StoreFailed), start_runtime(path, agent=echo) as runtime:
@@ -642,6 +652,7 @@ def test_in_a_script_those_who_wait_for_the_end_are_told_why_it_came(path):
             runtime.wait_stopped()
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_on_asyncio_those_who_wait_for_the_end_are_told_why_it_came(path):
     async def main():
         with pytest.raises(StoreFailed):
@@ -660,6 +671,7 @@ def test_on_asyncio_those_who_wait_for_the_end_are_told_why_it_came(path):
 # A store that fails while the runtime drains, or afterwards
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 async def test_on_trio_a_store_that_fails_during_a_drain_is_reported(path):
     began, errors = trio.Event(), []
 
@@ -682,6 +694,7 @@ async def test_on_trio_a_store_that_fails_during_a_drain_is_reported(path):
         await runtime.wait_stopped()
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_in_a_script_a_store_that_fails_during_a_drain_is_reported(path):
     began = threading.Event()
 
@@ -698,6 +711,7 @@ def test_in_a_script_a_store_that_fails_during_a_drain_is_reported(path):
                 wait()
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_on_asyncio_a_store_that_fails_during_a_drain_is_reported(path):
     async def main():
         began = asyncio.Event()
@@ -718,6 +732,7 @@ def test_on_asyncio_a_store_that_fails_during_a_drain_is_reported(path):
         asyncio.run(main())
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_in_a_script_a_store_that_fails_after_a_drain_is_reported(path):
     with pytest.raises(StoreFailed), start_runtime(path, agent=echo) as runtime:
         runtime.drain()
@@ -734,6 +749,7 @@ async def test_an_error_of_the_host_is_no_failure_of_the_runtime(path):
     await runtime.wait_stopped()
 
 
+@pytest.mark.sqlite_only("removes a file of the database")
 def test_on_asyncio_a_host_is_told_that_its_store_failed_although_it_calls_nothing(path):
     async def main():
         async with open_runtime_asyncio(path, agent=echo, sweep_interval=0.05) as runtime:

@@ -129,6 +129,7 @@ async def test_a_file_that_cannot_be_attached_costs_only_itself(start, tmp_path,
 
 
 @with_threads
+@pytest.mark.sqlite_only("changes the folder of attached files")
 async def test_an_answer_is_not_lost_if_the_store_cannot_write_its_file(start, tmp_path, caplog):
     async with start(build_agent=lambda _: agent) as runtime:
         await runtime.conversation("k").put_file(cat())

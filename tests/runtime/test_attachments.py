@@ -137,6 +137,7 @@ async def test_a_file_is_saved_to_a_new_file_that_is_never_overwritten(start, tm
         assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.sqlite_only("changes the folder of attached files")
 async def test_a_damaged_file_is_not_saved(start, tmp_path, path):
     async with start() as runtime:
         conversation = runtime.conversation("k")

@@ -21,6 +21,10 @@ from tests.support.compression import (
 )
 from tests.support.store_proxy import Proxy
 
+pytestmark = pytest.mark.sqlite_only(
+    "other programs change this table in the file of hermes-agent only"
+)
+
 LEASES = (
     "CREATE TABLE leases (session_id TEXT PRIMARY KEY, holder TEXT, token INTEGER NOT NULL, "
     "expires REAL NOT NULL, ttl REAL NOT NULL)"

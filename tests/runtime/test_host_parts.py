@@ -296,6 +296,7 @@ def test_a_model_can_call_tools_of_the_host(path):
 
 
 @other_hosts
+@pytest.mark.sqlite_only("no file is created")
 def test_an_option_cannot_come_twice(path, run):
     @asynccontextmanager
     async def setup():

@@ -215,6 +215,7 @@ REFUSED = {
 
 @every_host
 @pytest.mark.parametrize(("options", "why"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.sqlite_only("no file is created")
 def test_a_wrong_agent_is_refused_in_one_sentence_before_anything_is_opened(
     path, ask, options, why
 ):
@@ -329,6 +330,7 @@ def test_embedding_never_imports_trio_asyncio():
         ({"sweep_interval": "5"}, ValueError, "sweep_interval is a positive number of seconds"),
     ],
 )
+@pytest.mark.sqlite_only("no file is created")
 def test_wrong_options_are_refused_before_the_file_is_opened(path, options, error, text):
     with pytest.raises(error, match=text), start_runtime(path, agent=ScriptedAgent(), **options):
         raise AssertionError

@@ -21,6 +21,7 @@ from hermes.adapters.jsonrpc.connection import MAX_RUNNING_BYTES
 from hermes.adapters.jsonrpc.files.handlers import MAX_UPLOADS
 from hermes.config import AttachmentLimits
 from hermes.store import SessionStore
+from tests.support.files import blobs_of
 from tests.support.jsonrpc_client import Problem, connected, serve_and_close
 from tests.support.jsonrpc_sessions import Gate, error_code, new_session, scripted
 from tests.support.runtime import inline_only
@@ -47,9 +48,8 @@ def encoded(content):
 
 
 def files_in(path):
-    """What is on disk: files that are complete, and files that are not."""
-    folder = path.with_name(f"{path.name}.blobs")
-    return [file for file in folder.rglob("*") if file.is_file()]
+    """What is stored: files that are complete, and files that are not."""
+    return blobs_of(path)
 
 
 async def session(client, name="c"):

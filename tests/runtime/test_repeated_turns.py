@@ -117,11 +117,9 @@ async def test_a_once_call_without_a_result_is_never_made_again(open_sea, sea, p
         first = await runtime.ask("k", "go")
         store = inspect(runtime).store
         interrupted = "[interrupted before it answered]"
+        await store.index_pending()  # then it is in `messages`
         await store.transact(
-            lambda tx: [
-                tx.run(f"UPDATE {table} SET content = ? WHERE role = 'tool'", interrupted)
-                for table in ("messages", "arrivals")
-            ]
+            lambda tx: tx.run("UPDATE messages SET content = ? WHERE role = 'tool'", interrupted)
         )
         reply = await repeat(runtime, first.turn_id)
         [said] = await results(runtime, "copy")

@@ -309,6 +309,7 @@ def test_every_host_takes_texts_and_shows_no_exception(path, ask, caplog):
 
 
 @every_host
+@pytest.mark.sqlite_only("no file is created")
 def test_every_host_refuses_texts_that_cannot_be_used(path, ask):
     with pytest.raises(ValueError, match=r"^texts\.stopped: unknown placeholder \{who\}"):
         ask(path, agent=fail, texts=Texts(stopped="Angehalten von {who}."))

@@ -6,26 +6,56 @@ import hashlib
 import struct
 import zlib
 
+from hermes.config import is_database_url
 from hermes.messages import Attachment
 from hermes.store.files.contents import SPARED
+from tests.support.engines import Sql
 
 HOUR = SPARED + 1
 """Seconds after which a sweep deletes what nothing names."""
 
 
 def blob_names(path):
-    """The names of the blobs next to a database, as a set."""
+    """The names of the blobs next to a database or in it, as a set."""
     return {name for name, folder in _files(path) if folder != "incoming"}
 
 
 def staged_names(path):
-    """The names of the files that are staged next to a database."""
+    """The names of the files that are staged next to a database or in it."""
     return {name for name, folder in _files(path) if folder == "incoming"}
 
 
 def _files(path):
+    if is_database_url(path):
+        with Sql(path) as sql:
+            rows = sql("SELECT id, hash FROM file_contents")
+        return [(hash_ or number, "blob" if hash_ else "incoming") for number, hash_ in rows]
     root = path.with_name(f"{path.name}.blobs")
     return [(file.name, file.parent.name) for file in root.glob("*/*")]
+
+
+def _read_blob(path, hash_):
+    """Return the content of a blob, or None if there is none."""
+    if is_database_url(path):
+        with Sql(path) as sql:
+            rows = sql(
+                "SELECT k.data FROM blobs b JOIN file_chunks k ON k.content_id = b.content_id "
+                "WHERE b.hash = ? ORDER BY k.n",
+                hash_,
+            )
+        return b"".join(row[0] for row in rows) if rows else None
+    blob = path.with_name(f"{path.name}.blobs") / hash_[:2] / hash_
+    return blob.read_bytes() if blob.exists() else None
+
+
+def lose_contents(path):
+    """Delete the contents of all files, but not their rows."""
+    if is_database_url(path):
+        with Sql(path) as sql:
+            sql("DELETE FROM file_chunks")
+        return
+    for name, folder in _files(path):
+        path.with_name(f"{path.name}.blobs").joinpath(folder, name).unlink()
 
 
 def digest(data):
@@ -43,19 +73,16 @@ def referenced(sql):
 
 def rows_without_blob(path, sql):
     """Yield the rows whose content is not on disk, or has another size or hash."""
-    folder = path.with_name(f"{path.name}.blobs")
     known = dict(sql("SELECT hash, size FROM blobs"))
     for file_id, hash_, size in sql("SELECT id, hash, size FROM files"):
         if known.get(hash_) != size:
             yield f"{file_id} has {size} bytes, its blob {known.get(hash_)}"
     for hash_, size in known.items():
-        try:
-            data = (folder / hash_[:2] / hash_).read_bytes()
-        except FileNotFoundError:
+        data = _read_blob(path, hash_)
+        if data is None:
             yield f"there is no blob {hash_}"
-        else:
-            if len(data) != size or digest(data) != hash_:
-                yield f"the blob {hash_} has another content"
+        elif len(data) != size or digest(data) != hash_:
+            yield f"the blob {hash_} has another content"
 
 
 async def put(store, data=b"hello", *, key="k", **options):

@@ -180,7 +180,7 @@ def problems(path):
                     "WHERE c.parent_no = p.no AND c.kind = 'compression')"),
             *_find(store, "a child of a living parent", "SELECT c.id FROM sessions c "
                     "JOIN sessions p ON p.no = c.parent_no WHERE c.kind = 'compression' "
-                    "AND p.end_reason IS NOT 'compression'"),
+                    "AND p.end_reason IS DISTINCT FROM 'compression'"),
             *_find(store, "a route to a past", "SELECT r.session_key FROM routes r "
                     "JOIN sessions s ON s.id = r.session_id WHERE s.end_reason = 'compression'"),
             *_find(store, "a lease", "SELECT holder FROM leases WHERE holder IS NOT NULL"),

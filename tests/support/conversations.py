@@ -26,7 +26,7 @@ async def session_titles(store):
 
 async def outbox_texts(store, turn_id):
     """Return the texts in the outbox for a turn."""
-    sql = "SELECT json_extract(body, '$.text') FROM outbox WHERE turn_id = ? ORDER BY id"
+    sql = "SELECT body ->> '$.text' FROM outbox WHERE turn_id = ? ORDER BY id"
     return [row[0] for row in await store.snapshot(lambda tx: tx.all(sql, turn_id))]
 
 

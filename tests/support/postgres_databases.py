@@ -38,8 +38,7 @@ class Databases:
         self.url = url
         self._numbers = itertools.count(1)
         self._created: list[str] = []
-        self._shared: str | None = None
-        self._resetting: psycopg.Connection | None = None
+        self._shared: dict[str, tuple[str, psycopg.Connection]] = {}
 
     def create(self) -> str:
         """Create an empty database and return its URL; it is dropped by `close`.
@@ -54,23 +53,24 @@ class Databases:
         query = "&".join(filter(None, [parts.query, ACCEPTING]))
         return urlunsplit(parts._replace(path="/" + quote(name, safe=""), query=query))
 
-    def shared(self) -> str:
+    def shared(self, name: str = "") -> str:
         """Return the URL of a database that has no rows, and that the next test uses too.
 
         It keeps the tables of the store once they are there. Connections that an earlier test left
-        are ended.
+        are ended. Each `name` stands for another database.
         """
-        if self._shared is None or self._resetting is None:
-            self._shared = self.create()
-            self._resetting = psycopg.connect(plain(self._shared), autocommit=True)
-        self._resetting.execute(OTHERS)
-        self._resetting.execute(RESET)
-        return self._shared
+        if name not in self._shared:
+            url = self.create()
+            self._shared[name] = url, psycopg.connect(plain(url), autocommit=True)
+        url, resetting = self._shared[name]
+        resetting.execute(OTHERS)
+        resetting.execute(RESET)
+        return url
 
     def close(self) -> None:
         """Drop the databases that were created."""
-        if self._resetting is not None:
-            self._resetting.close()
+        for _, resetting in self._shared.values():
+            resetting.close()
         with psycopg.connect(self.url, autocommit=True) as db:
             for name in self._created:
                 db.execute(f'DROP DATABASE "{name}" WITH (FORCE)')

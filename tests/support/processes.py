@@ -7,6 +7,9 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+from hermes.config import is_database_url
+from tests.support.engines import Sql
+
 STATEMENT = """
 import json, sys, apsw
 db = apsw.Connection(sys.argv[1])
@@ -30,7 +33,10 @@ with SessionStore(sys.argv[1]) as store:
 
 
 def foreign(path, statement, *values):
-    """Run one SQL statement on the file in another process; return the rows."""
+    """Run one SQL statement on the database in another process; return the rows."""
+    if is_database_url(path):  # its server is another process
+        with Sql(path) as run:
+            return run(statement, *values)
     return json.loads(_run(STATEMENT, path, statement, values))
 
 

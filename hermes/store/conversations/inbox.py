@@ -25,7 +25,7 @@ from hermes.messages import (
 from hermes.messages.transcripts import add_transcripts
 from hermes.sanitize import scrub
 from hermes.store.conversations import codec, outbox
-from hermes.store.transaction import ALL_ROWS, Row, Transaction
+from hermes.store.transaction import Row, Transaction
 
 decode: Final = msgspec.json.Decoder(Inbound).decode
 """Decode the body of an inbox row."""
@@ -76,22 +76,22 @@ def open_inbox(
 
 
 def waiting_page(
-    tx: Transaction, session_key: str, after: int, before: int | None, limit: int, *, forward: bool
+    tx: Transaction, session_key: str, after: int, before: int, limit: int, *, forward: bool
 ) -> list[InboxRow]:
     """Return open messages of a key that are no commands, in inbox order.
 
     Only those between the ids `after` and `before`; the first `limit` of them with `forward`, else
-    the last. A negative `limit` means all.
+    the last. `ALL_ROWS` is no limit.
     """
     found = tx.all(
         "SELECT id, body, attempts, accepted_at FROM inbox INDEXED BY inbox_open "
-        "WHERE state = 'open' AND session_key = ?1 AND id > ?2 AND (?3 IS NULL OR id < ?3) "
+        "WHERE state = 'open' AND session_key = ?1 AND id > ?2 AND id < ?3 "
         "AND coalesce(CAST(body ->> '$.command' AS TEXT), '') NOT IN ('1', 'true') "
         f"ORDER BY id {'ASC' if forward else 'DESC'} LIMIT ?4",
         session_key,
         after,
         before,
-        limit if limit >= 0 else ALL_ROWS,
+        limit,
     )
     rows = [InboxRow(row[0], decode(row[1]), row[2], row[3]) for row in found]
     return rows if forward else rows[::-1]

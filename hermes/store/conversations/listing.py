@@ -13,7 +13,7 @@ from hermes.messages import (
     WaitingMessage,
 )
 from hermes.store.conversations import codec, inbox, lineage as lineages, routes, sessions, titles
-from hermes.store.transaction import Transaction, Value
+from hermes.store.transaction import ALL_ROWS, Transaction, Value
 
 PREVIEW = 60
 # A conversation started when the first session of its lineage did.
@@ -175,7 +175,8 @@ def _last_waiting(
 ) -> list[StoredMessage]:
     if before is not None and before >= 0:
         return []
-    end, most = None if before is None else -before, -1 if limit is None else limit
+    end = ALL_ROWS if before is None else -before
+    most = ALL_ROWS if limit is None else limit
     rows = inbox.waiting_page(tx, session_key, 0, end, most, forward=False)
     return [_waiting(row) for row in rows]
 
@@ -185,8 +186,8 @@ def _next_waiting(
 ) -> list[StoredMessage]:
     if after < 0 and not inbox.all_open(tx, [-after], session_key):
         raise ValueError(f"message {-after} does not wait any more: pass after= a stored message")
-    most = -1 if limit is None else limit
-    rows = inbox.waiting_page(tx, session_key, max(0, -after), None, most, forward=True)
+    most = ALL_ROWS if limit is None else limit
+    rows = inbox.waiting_page(tx, session_key, max(0, -after), ALL_ROWS, most, forward=True)
     return [_waiting(row) for row in rows]
 
 
@@ -221,7 +222,7 @@ def get_page(  # noqa: PLR0913 - the filters of a list
     for no in numbers if forward else reversed(numbers):
         low, high = codec.bounds(no)
         low, high = max(low, (after or 0) + 1), high if before is None else min(high, before - 1)
-        left = -1 if limit is None else limit - len(rows)
+        left = ALL_ROWS if limit is None else limit - len(rows)
         found = _rows(tx, low, high, left, forward=forward, include_rewound=include_rewound)
         rows = rows + found if forward else found + rows
         if len(rows) == limit:

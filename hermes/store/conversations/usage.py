@@ -81,7 +81,7 @@ def get_usage(tx: Transaction, session_id: str) -> list[Usage]:
 def spent(tx: Transaction, session_id: str, platform: str, user_id: str | None) -> CostTotals:
     """Return the cost of a conversation (its whole lineage), and of today (user and total)."""
     ids = lineage.get_compression_lineage(tx, session_id)
-    marks = ",".join("?" * len(ids))
+    marks = ",".join("?" * len(ids)) or "NULL"
     by_lineage = f"SELECT coalesce(sum(cost), 0.0) FROM sessions WHERE id IN ({marks})"
     by_payer = f"{_TODAY} AND payer = ?"
     return CostTotals(

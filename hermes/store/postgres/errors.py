@@ -27,7 +27,7 @@ _CONFLICTS: Final = (
 )
 _FULL: Final = (pg.DiskFull, pg.OutOfMemory)
 _DAMAGED: Final = (pg.DataCorrupted, pg.IndexCorrupted)
-_OTHER_SCHEMA: Final = (pg.UndefinedTable, pg.UndefinedColumn, pg.UndefinedFunction)
+_OTHER_SCHEMA: Final = (pg.UndefinedTable, pg.UndefinedColumn)
 _STANDBY: Final = (pg.ReadOnlySqlTransaction,)
 _REFUSED: Final = re.compile(
     r"password|authentication|pg_hba\.conf|does not exist|permission denied|not permitted|"

@@ -22,13 +22,18 @@ R = TypeVar("R")
 _WRONG_SHAPE: Final = (
     pg.UndefinedTable,
     pg.UndefinedColumn,
+    pg.UndefinedFunction,  # there is no operator for the type
     pg.IntegrityError,
     pg.DataError,
     pg.WrongObjectType,
 )
 _LEASES: Final = (
-    "SELECT 1 FROM pg_class WHERE relname = 'leases' AND relkind = 'r' "
-    "AND relnamespace = current_schema()::regnamespace"
+    "SELECT 1 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid "
+    "WHERE c.relname = 'leases' AND c.relkind = 'r' "
+    "AND c.relnamespace = current_schema()::regnamespace "
+    "AND (a.attname, a.atttypid::regtype::text) IN (('session_id', 'text'), ('holder', 'text'), "
+    "('token', 'bigint'), ('expires', 'double precision'), ('ttl', 'double precision')) "
+    "HAVING count(*) = 5"
 )
 
 
@@ -91,7 +96,7 @@ class PostgresTransaction(Transaction):
             return []
 
     def has_leases(self) -> bool:
-        """Return whether `leases` is a table, and not missing or a view."""
+        """Return whether `leases` is a table of this shape, and not missing or a view."""
         return self.one(_LEASES) is not None
 
     def lock_key(self, session_key: str) -> None:

@@ -27,7 +27,8 @@ _SELECT = (
 )
 _OF_ROWS = (
     "SELECT id, first_id, row_count, details FROM turns WHERE session_no IN "
-    "(SELECT value FROM json_each(?)) AND first_id <= ? AND first_id + row_count > ? ORDER BY id"
+    "(SELECT CAST(value AS BIGINT) FROM json_each(?)) "
+    "AND first_id <= ? AND first_id + row_count > ? ORDER BY id"
 )
 _GONE = Content("{}", "")
 _decode_ranges = msgspec.json.Decoder(tuple[int, ...]).decode

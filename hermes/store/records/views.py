@@ -56,7 +56,7 @@ def list_conversations(  # noqa: PLR0913 - the filters of a list
     sql, values = [_LIST], list[Value]()
     if prefixes is not None:
         ranges = "r.session_key >= ? AND r.session_key < ?"
-        sql.append("(" + " OR ".join([f"({ranges})" for _ in prefixes] or ["0"]) + ")")
+        sql.append("(" + " OR ".join([f"({ranges})" for _ in prefixes] or ["1 = 0"]) + ")")
         values += [end for prefix in prefixes for end in (prefix, prefix + tool_records.LAST)]
     if keys is not None:
         sql.append("r.session_key IN (SELECT value FROM json_each(?))")
