@@ -10,7 +10,7 @@ PIP := PIP_CACHE_DIR=$(CURDIR)/$(VENV)/cache PIP_DISABLE_PIP_VERSION_CHECK=1 $(B
 # Compiled modules are kept, whatever the environment says: the tests start Hermes a thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test coverage processes-1 processes-2 runtime http browser unit campaigns benchmarks lint bench prove clean
+.PHONY: run test coverage processes-1 processes-2 runtime postgres http browser unit campaigns benchmarks lint bench prove clean
 .DELETE_ON_ERROR:
 
 # ARGS are options and commands of hermes, as in: make run ARGS="setup"
@@ -20,7 +20,7 @@ run: $(VENV)/bot
 # Three groups at once, because each waits now and then; the longest first.
 test: $(VENV)/ready
 	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 3 \
-	  processes-1 processes-2 campaigns browser runtime unit http benchmarks lint
+	  processes-1 processes-2 campaigns browser runtime postgres unit http benchmarks lint
 
 processes-1:
 	$(RUN) -m pytest tests/integration/[a-z]*/ \
@@ -31,7 +31,11 @@ processes-2:
 	$(RUN) -m pytest tests/integration/test_[n-z]*.py
 
 runtime:
-	$(RUN) -m pytest tests/runtime
+	$(RUN) -m pytest tests/runtime -m "not postgres"
+
+# Contracts of the store and a part of the runtime's tests; `--prove` runs all of them.
+postgres:
+	$(RUN) -m pytest tests/contracts tests/runtime -m postgres
 
 http:
 	$(RUN) -m pytest tests/http
@@ -41,7 +45,7 @@ browser:
 	$(RUN) -m pytest tests/browser
 
 unit:
-	$(RUN) -m pytest tests/contracts tests/unit --ignore=tests/unit/bench
+	$(RUN) -m pytest tests/contracts tests/unit --ignore=tests/unit/bench -m "not postgres"
 
 campaigns:
 	$(BIN)/python -m pytest tests/campaigns --scoreboard build
@@ -54,7 +58,7 @@ benchmarks:
 coverage: $(VENV)/ready
 	$(BIN)/coverage erase
 	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 4 RUN="$(BIN)/coverage run" \
-	  processes-1 processes-2 runtime http unit
+	  processes-1 processes-2 runtime postgres http unit
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=95
 

@@ -29,6 +29,7 @@ Faults: TypeAlias = Callable[[], CommitFault | None]
 def _with_faults(db: Connection, faults: Faults) -> None:
     """Make a connection ask before each COMMIT."""
     if not isinstance(db, Database):
+        db.close()
         raise TypeError("errors of COMMIT can be injected with SQLite only")
     execute = db.execute
 

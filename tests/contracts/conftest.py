@@ -13,9 +13,12 @@ from hermes.store import SessionStore
 from tests.support.engines import Sql, database_url, on_both_engines
 from tests.support.folders import quick_folder
 
+ADAPTERS = ("test_adapters", "test_model_server", "test_telegram")
+"""What the modules begin with that test adapters: the engine makes no difference to them."""
+
 
 def pytest_generate_tests(metafunc):
-    on_both_engines(metafunc)
+    on_both_engines(metafunc, lambda module: not module.startswith(ADAPTERS))
 
 
 @pytest.fixture

@@ -22,9 +22,21 @@ from tests.support.other_process import start_other_process
 from tests.support.runtime import SECONDS
 from tests.support.store_proxy import Proxy
 
+ON_POSTGRES = {
+    "test_session_id_persistence",
+    "test_lazy_sessions",
+    "test_cache_coherence",
+    "test_runtime_boundaries",
+    "test_compression_races",
+    "test_foreign_writes",
+    "test_recovery",
+    "test_repeated_turns",
+}
+"""The modules that `make test` runs on PostgreSQL too, in a minute; `make prove` runs all."""
+
 
 def pytest_generate_tests(metafunc):
-    on_both_engines(metafunc)
+    on_both_engines(metafunc, ON_POSTGRES.__contains__)
 
 
 @pytest.fixture

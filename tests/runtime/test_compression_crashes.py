@@ -162,6 +162,7 @@ def kill_while_compressing(path):
 
 
 @threads_only
+@pytest.mark.sqlite_only("the lease of a killed node ends with the lease of the node")
 async def test_a_process_killed_during_the_summary_leaves_no_lease_that_blocks_others(small, path):
     kill_while_compressing(path)
     with SessionStore(path) as store:

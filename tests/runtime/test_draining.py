@@ -259,6 +259,7 @@ async def test_a_drain_waits_for_a_running_compression(start, autojump_clock):
         assert (await runtime.conversation("k").history())[0].id != before
 
 
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_a_runtime_on_a_full_disk_can_be_closed(start, autojump_clock):
     full = False
     began = 0.0
@@ -391,6 +392,7 @@ async def test_an_error_of_the_block_propagates_although_an_actor_fails_with_it(
     assert raised.value is error
 
 
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_a_store_that_is_busy_at_the_start_is_reported_as_such(start, path):
     """Its first transactions release leases and recover the outbox."""
     SessionStore(path).close()

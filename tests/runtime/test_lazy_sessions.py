@@ -59,6 +59,9 @@ async def test_an_unknown_command_creates_no_session(start_with_store):
         assert await session_titles(store) == {}
 
 
+@pytest.mark.sqlite_only(
+    "a node that serves a conversation has a claim on its route, which has a session"
+)
 async def test_verbs_of_the_host_create_no_session(start_with_store):
     async with start_with_store() as (store, runtime):
         assert not (await runtime.conversation("k").close()).changed
@@ -328,6 +331,7 @@ async def test_a_later_title_is_not_replaced_by_a_pending_one(start_with_store, 
 
 
 @pytest.mark.parametrize("fault", ["full", "busy"])
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_a_disk_that_is_full_at_the_first_turn_keeps_the_title(
     start_with_store, autojump_clock, fault
 ):

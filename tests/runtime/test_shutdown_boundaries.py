@@ -305,6 +305,7 @@ async def test_leaving_finalizes_although_many_messages_are_waiting(
 
 
 @pytest.mark.parametrize("fault", ["busy", "full"])
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_leaving_finalizes_although_the_store_was_busy_for_a_moment(
     start, recorder, autojump_clock, fault
 ):

@@ -322,6 +322,7 @@ async def test_messages_that_overflow_while_an_actor_fetches_the_rest_are_not_lo
 
 
 @pytest.mark.parametrize("kind", ["busy", "full"])
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_a_commit_that_fails_temporarily_is_retried_and_the_agent_is_not_run_again(
     start, kind, autojump_clock
 ):
@@ -340,6 +341,7 @@ async def test_a_commit_that_fails_temporarily_is_retried_and_the_agent_is_not_r
 
 
 @pytest.mark.parametrize("kind", ["busy", "full"])
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_a_message_is_refused_while_nothing_can_be_stored_and_accepted_afterwards(
     start, kind, autojump_clock
 ):
@@ -354,6 +356,7 @@ async def test_a_message_is_refused_while_nothing_can_be_stored_and_accepted_aft
 
 
 @pytest.mark.parametrize("kind", ["busy", "full"])
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_an_answer_is_not_lost_because_the_store_was_busy_for_long(
     start, kind, autojump_clock
 ):
@@ -372,6 +375,7 @@ STORE_FAULTS = pytest.mark.parametrize("fault", ["unknown-present", "unknown-abs
 
 
 @STORE_FAULTS
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_a_commit_with_an_unknown_outcome_ends_the_block_and_each_message_is_answered_once(
     start, path, fault
 ):
@@ -404,6 +408,7 @@ async def test_a_commit_with_an_unknown_outcome_ends_the_block_and_each_message_
 
 
 @STORE_FAULTS
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_a_message_whose_acceptance_has_an_unknown_outcome_is_never_answered_twice(
     start, fault
 ):
@@ -436,6 +441,7 @@ WAITERS = {
 
 @pytest.mark.parametrize("who", WAITERS)
 @STORE_FAULTS
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_callers_in_other_threads_get_the_error_when_the_store_fails(start, fault, who):
     """For example a thread of a synchronous host, which cannot be cancelled."""
     faults, gate, began = CommitFaults(), trio.Event(), []
@@ -468,6 +474,7 @@ async def test_callers_in_other_threads_get_the_error_when_the_store_fails(start
     assert isinstance(asked.error, StoreFailed)
 
 
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_requests_to_a_runtime_whose_store_failed_are_refused(start):
     faults = CommitFaults()
     with trio.fail_after(SECONDS):

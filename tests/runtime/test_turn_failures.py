@@ -484,6 +484,7 @@ async def test_an_agent_that_raises_system_exit_when_closed_affects_nothing_else
 
 
 @pytest.mark.parametrize("command", ["/new", "/status"])
+@pytest.mark.sqlite_only("makes a COMMIT of SQLite fail")
 async def test_a_command_that_failed_on_a_full_disk_is_answered_once_there_is_space(
     start_with_store, autojump_clock, command
 ):

@@ -16,16 +16,19 @@ SQLITE = pytest.param("sqlite", id="sqlite")
 POSTGRES = pytest.param("postgres", id="postgres", marks=pytest.mark.postgres)
 
 
-def on_both_engines(metafunc):
+def on_both_engines(metafunc, is_chosen):
     """Run a test that uses the fixture `path` once with each engine.
 
     `path` is a file, or the URL of a database. The mark `sqlite_only` says why a test has no second
-    run.
+    run. `is_chosen` is called with the name of a module, and returns whether its tests have one
+    without `--prove`.
     """
     if "path" not in metafunc.fixturenames:
         return
     only = metafunc.definition.get_closest_marker("sqlite_only")
-    metafunc.parametrize("engine", [SQLITE] if only else [SQLITE, POSTGRES])
+    chosen = is_chosen(metafunc.module.__name__.rpartition(".")[2])
+    both = not only and (chosen or metafunc.config.getoption("--prove"))
+    metafunc.parametrize("engine", [SQLITE, POSTGRES] if both else [SQLITE])
 
 
 def database_url(request):

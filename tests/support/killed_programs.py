@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import apsw
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PREAMBLE = """
 import faulthandler, os, sys
 import trio
+from tests.support.engines import Sql
 from hermes import Config, Inbound, Source, TurnResult, open_runtime
 
 path = sys.argv[1]
@@ -85,6 +84,5 @@ def run_until_killed(path, body, last):
 
 def table_rows(path, columns, table="inbox"):
     """Return columns of all rows of a table, oldest first."""
-    with contextlib.closing(apsw.Connection(str(path))) as db:
-        db.set_busy_timeout(5000)
-        return db.execute(f"SELECT {columns} FROM {table} ORDER BY id").fetchall()
+    with Sql(path) as sql:
+        return [tuple(row) for row in sql(f"SELECT {columns} FROM {table} ORDER BY id")]
