@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.engines import Sql
+
 ROOT = Path(__file__).parents[2]
 PREAMBLE = """
 import faulthandler, os, sys
 import trio
-from tests.support.engines import Sql
 from hermes import Config, Inbound, Source, TurnResult, open_runtime
 
 path = sys.argv[1]
