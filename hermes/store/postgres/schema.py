@@ -104,6 +104,10 @@ STORE, COPY = "hermes_schema", "hermes_copy"
 opens. It becomes a store when that table gets the other name."""
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('hermes schema', 0))"
+_NODES = (
+    "SELECT name FROM nodes "
+    "WHERE dead = 0 AND lease_until > extract(epoch FROM clock_timestamp()) ORDER BY id"
+)
 _OURS = "relnamespace = current_schema()::regnamespace"
 _TABLES = (
     f"SELECT coalesce(array_agg(relname::text), '{{}}') FROM pg_class "
@@ -115,13 +119,13 @@ _WITH_TRIGGERS = (
 )
 
 
-def migrate(db: Driver, label: str) -> None:
+def migrate(db: Driver, label: str, migrations: Sequence[str] = MIGRATIONS) -> None:
     """Create the tables in an empty database, or bring those of an older version up to date.
 
     Raises `StoreRefused` if the database has a newer schema, an incomplete copy, or tables of
-    another program; nothing is changed then.
+    another program, or if nodes of an older version use it; nothing is changed then.
     """
-    _migrate(db, label, STORE)
+    _migrate(db, label, STORE, migrations)
 
 
 def open_copy(db: Driver, label: str) -> None:
@@ -156,18 +160,30 @@ def tables_with_triggers(db: Driver) -> list[str]:
     return [name for (name,) in db.execute(_WITH_TRIGGERS).fetchall()]
 
 
-def _migrate(db: Driver, label: str, kind: str) -> None:
-    if _version(db, label, kind) == len(MIGRATIONS):
+def _migrate(db: Driver, label: str, kind: str, migrations: Sequence[str] = MIGRATIONS) -> None:
+    if _version(db, label, kind) == len(migrations):
         return
     with db.transaction():
         db.execute(_LOCK)  # another process may be doing the same
         version = _version(db, label, kind)
-        for statements in MIGRATIONS[version:]:
+        if 0 < version < len(migrations):
+            _require_no_nodes(db, label)
+        for statements in migrations[version:]:
             db.execute(statements, prepare=False)
         if not version:
             db.execute(f"CREATE TABLE {kind} (version bigint NOT NULL)", prepare=False)
             db.execute(f"INSERT INTO {kind} VALUES (0)", prepare=False)
-        db.execute(f"UPDATE {kind} SET version = $1", [len(MIGRATIONS)])
+        db.execute(f"UPDATE {kind} SET version = $1", [len(migrations)])
+
+
+def _require_no_nodes(db: Driver, label: str) -> None:
+    """Raise `StoreRefused` if runtimes use the tables that are to be changed."""
+    names = [name for (name,) in db.execute(_NODES).fetchall()]
+    if names:
+        raise StoreRefused(
+            f"{label} is used by an older version of Hermes ({', '.join(names)}); "
+            "stop all its nodes, then start this version"
+        )
 
 
 def _version(db: Driver, label: str, kind: str) -> int:
