@@ -317,5 +317,6 @@ class ApiRecordsVerbs:
     waiting_approvals: Final = verb(ApiRecords.waiting_approvals)
     recent_rows: Final = plain(ApiRecords.recent_rows)
     published: Final = plain(ApiRecords.published)
+    is_elsewhere: Final = plain(ApiRecords.is_elsewhere)
     progress: Final = plain(ApiRecords.progress)
     actors: Final = plain(ApiRecords.actors)

@@ -112,6 +112,11 @@ class Views:
             return []
         return [encodable(event) for event in turn.published_events]
 
+    def is_elsewhere(self, session_key: str) -> bool:
+        """Whether another node of a cluster may serve a conversation, and not this one."""
+        self._supervisor.require_running()
+        return self._context.peers is not None and self._supervisor.find(session_key) is None
+
     def published(self, session_key: str) -> list[Envelope]:
         """Return what the running turn of a conversation has published, as events; [] without one.
 

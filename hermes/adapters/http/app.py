@@ -88,7 +88,7 @@ async def open_app(
         logs.on_restart = lambda inbox_id: start_soon(
             background, streams.resume, services, inbox_id
         )
-        with runtime.subscribe(callback=logs.receive):
+        with runtime.subscribe(callback=logs.receive) as logs.subscription:
             catch_up(runtime, logs)
             try:
                 yield _App(services, ENDPOINTS)

@@ -263,11 +263,10 @@ async def open_connection(
         buffer = SendBuffer(
             max_sheddable, on_shown=lambda asked, shown: runtime.mark_shown(asked, shown=shown)
         )
-        connection = Connection(
-            runtime, background, Handles(max_handles), buffer, max_running, upload_idle
-        )
+        handles = Handles(max_handles)
+        connection = Connection(runtime, background, handles, buffer, max_running, upload_idle)
         # No checkpoint since the constructor has read the running turns: no event is missed.
-        with runtime.subscribe(callback=connection.handle_event, messages=True):
+        with runtime.subscribe(callback=connection.handle_event, messages=True) as handles.events:
             try:
                 yield connection
             finally:

@@ -88,7 +88,9 @@ class Handlers(FileHandlers):
         return status_result(await self._conversation(handle).status())
 
     def _inflight(self, handle: Handle) -> t.Inflight | None:
-        running = self.notifier.running.get(handle.session_key)
+        running, api = self.notifier.running.get(handle.session_key), self._runtime.api
+        if running is None and api.is_elsewhere(handle.session_key):
+            running = self.notifier.learn(handle.session_key, api.progress(handle.session_key))
         return None if running is None else t.Inflight(running.turn_id, running.text)
 
     async def resume(self, params: t.ResumeParams) -> t.ResumeResult:

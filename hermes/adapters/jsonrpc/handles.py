@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 import attrs
 
+from hermes.actors.event_bus import Subscription
 from hermes.adapters.jsonrpc.frames import NO_SESSION, TOO_MANY, Refused
 from hermes.adapters.jsonrpc.types import NAME_PATTERN
 from hermes.messages import Source
@@ -77,6 +78,8 @@ class Handles:
         self._limit = limit
         self._by_id: dict[str, Handle] = {}
         self._by_key: dict[str, Handle] = {}
+        self.events: Subscription | None = None
+        """Receives the events of their conversations, also if other nodes serve these."""
 
     def __iter__(self) -> Iterator[Handle]:
         return iter(list(self._by_id.values()))
@@ -107,6 +110,8 @@ class Handles:
             handle_id = secrets.token_hex(4)
         handle = Handle(handle_id, name, source, key)
         self._by_id[handle_id] = self._by_key[key] = handle
+        if self.events is not None:
+            self.events.include(key)
         return handle
 
     def require(self, handle_id: str) -> Handle:
@@ -132,6 +137,8 @@ class Handles:
         """Remove a handle."""
         self._by_id.pop(handle.id, None)
         self._by_key.pop(handle.session_key, None)
+        if self.events is not None:
+            self.events.exclude(handle.session_key)
 
 
 def name_in(key: str | None) -> str | None:

@@ -31,7 +31,7 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import Reply, ReplyStatus, RunningTurnInfo, Usage
+from hermes.messages import Reply, ReplyStatus, RunningTurnInfo, TurnProgress, Usage
 from hermes.sanitize import visible
 from hermes.user_code import contained
 
@@ -77,6 +77,13 @@ class Notifier:
     async def wait_answer(self) -> None:
         """Wait until the next message is answered."""
         await self._answered.wait()
+
+    def learn(self, session_key: str, turn: TurnProgress | None) -> RunningAnswer | None:
+        """Note a turn whose start was not received; another node runs it."""
+        if turn is None:
+            return None
+        answer = self.running[session_key] = RunningAnswer(turn.turn_id, [turn.text])
+        return answer
 
     def handle(self, envelope: Envelope) -> None:
         """Handle an event of any conversation."""

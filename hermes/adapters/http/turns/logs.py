@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 import trio
 
+from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.adapters.http.credentials import KEYS
 from hermes.adapters.http.errors import not_found, stopping
@@ -31,6 +32,8 @@ KEPT = 1000
 KEPT_BYTES = 32_000_000
 """The approximate size of their events."""
 EVENT_SIZE = 200
+HEARD_SECONDS = 1.0
+"""How long a turn on another node may take to be heard from."""
 CHECK = 15.0
 """Seconds between two looks at the store for ends of turns that were not announced."""
 
@@ -154,6 +157,32 @@ class TurnLogs:
         self.on_restart: Callable[[int], None] = lambda _: None
         """Called with the inbox id of a message that an earlier process had accepted."""
         self._opened = time.monotonic()
+        self.subscription: Subscription | None = None
+        """Receives events of conversations that other nodes serve, too, if there are any."""
+        self.published: Callable[[str], Sequence[Envelope]] = lambda _: ()
+        """Returns what the running turn of a conversation has published."""
+        self._included: dict[int, str] = {}
+
+    def of(self, response: StoredResponse) -> TurnLog:
+        """Return the log of the turn of a response, which may run on another node."""
+        inbox_id, key = response.inbox_id, response.session_key
+        log = self.log(inbox_id)
+        if self.subscription is not None and log.reply is None and inbox_id not in self._included:
+            self._included[inbox_id] = key
+            self.subscription.include(key)
+            for envelope in self.published(key) if log.attempt == 0 else ():
+                if envelope.turn_id == inbox_id:
+                    log.add(envelope.event)
+        return log
+
+    async def heard(self, response: StoredResponse, *, elsewhere: bool) -> TurnLog:
+        """Same as `of`; if the turn may run on another node, wait until it is heard from."""
+        log = self.of(response)
+        if elsewhere and response.reply is None:
+            with trio.move_on_after(HEARD_SECONDS):
+                while not log.attempt and log.reply is None:
+                    await log.changed()
+        return log
 
     def log(self, inbox_id: int) -> TurnLog:
         """Return the log of a message's turn, which may not have begun."""
@@ -203,12 +232,19 @@ class TurnLogs:
         elif (log := self._logs.get(turn_id)) is not None:
             log.add(event)
 
+    def _exclude(self, inbox_id: int) -> None:
+        key = self._included.pop(inbox_id, None)
+        if key is None or self.subscription is None or key in self._included.values():
+            return
+        self.subscription.exclude(key)
+
     def _end(self, inbox_id: int, event: TurnEnded) -> None:
         log = self.log(inbox_id)
         if log.reply is not None:  # the store told it before it was announced
             return
         log.add(event)
         self._logs.pop(inbox_id, None)
+        self._exclude(inbox_id)
         log.size += 0 if log.listener is None else log.listener.size
         self._ended[inbox_id] = log
         self._size += log.size
@@ -234,6 +270,7 @@ def catch_up(runtime: Runtime, logs: TurnLogs) -> None:
 
     Nothing is missed if `logs` subscribes to the runtime without a checkpoint before this.
     """
+    logs.published = runtime.api.published
     for key in runtime.admin.running_turns():
         if key.startswith(KEYS):
             for envelope in runtime.api.published(key):

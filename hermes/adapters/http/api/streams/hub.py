@@ -170,7 +170,7 @@ class Hub:
         channel = self._conversations.get(session_key)
         if channel is None:
             channel = self._conversations[session_key] = Conversation(session_key, self._numbers)
-            self._subscribe()
+            self._subscribe().include(session_key)
         return channel
 
     def rendered(self, session_key: str) -> RenderedChannel:
@@ -194,11 +194,12 @@ class Hub:
             channel.listeners.discard(listener)
             channel.unused_since = trio.current_time()
 
-    def _subscribe(self) -> None:
+    def _subscribe(self) -> Subscription:
         if self._subscription is None:
             self.list.forget()  # nobody has noted what changed before
             self._subscription = self._runtime.subscribe(callback=self._receive, messages=True)
             start_soon(self._nursery, self._check)
+        return self._subscription
 
     async def snapshot(self, channel: Conversation, *, rendered: bool = False) -> Snapshot | None:
         """Return the state of a conversation; the events after its id follow from there.
@@ -320,6 +321,7 @@ class Hub:
             for key, channel in [*self._conversations.items()]:
                 if channel.is_unused(unused):
                     del self._conversations[key]
+                    self._subscribe().exclude(key)
             if not (self._conversations or self.list.listeners) or self.closed:
                 if self._subscription is not None:
                     self._subscription.close()

@@ -198,7 +198,7 @@ async def _plain(services: Services, response: StoredResponse, request: ChatRequ
     del request
     reply = response.reply
     if reply is None:
-        reply = await services.logs.log(response.inbox_id).wait()
+        reply = await services.logs.of(response).wait()
     _mark_shown(services, reply)
     error = error_of(reply)
     return json_response(completion(response, reply)) if error is None else error.response()
@@ -218,7 +218,7 @@ async def _chunks(
     """Yield the chunks of a completion while its turn runs."""
     yield chunks.begin()
     reply, index = response.reply, 0
-    log = TurnLog() if reply is not None else services.logs.log(response.inbox_id)
+    log = TurnLog() if reply is not None else services.logs.of(response)
     while reply is None and not log.stopped:
         while index < len(log.events):
             index += 1

@@ -173,7 +173,7 @@ async def _plain(services: Services, response: StoredResponse) -> Response:
     """Wait for the end of the turn."""
     reply, log = response.reply, services.logs.find(response.inbox_id)
     if reply is None:
-        log = services.logs.log(response.inbox_id)
+        log = services.logs.of(response)
         reply = await log.wait()
     if log is not None and isinstance(log.listener, LiveResponse):
         outcome = await log.listener.ended()
@@ -212,7 +212,7 @@ async def _stream(
     reply = response.reply or (None if log is None else log.reply)
     if reply is not None:
         return EventStream(read_stored(services, response, reply, ending, after))
-    log = services.logs.log(response.inbox_id)
+    log = services.logs.of(response)
     live = live_response(services, response, log)
     return EventStream(read_live(services, live, log, ending, after), at_once=after < 0)
 
@@ -246,7 +246,7 @@ async def cancel(call: Call) -> Response:
     """Cancel a response: its message is withdrawn, or its turn is interrupted."""
     response = await _find(call)
     if response.reply is None:
-        log = call.services.logs.log(response.inbox_id)
+        log = call.services.logs.of(response)
         if await call.runtime.api.cancel_turn(_receipt(response)):
             await log.wait()
         response = await _find(call)
@@ -311,8 +311,9 @@ async def steer(call: Call) -> Response:
     body, digest = decode(raw, SteerResponse), call.digest(raw)
     accepted = await find_repeated(call, STEER_PATH, digest)
     if accepted is None:
-        log = call.services.logs.find(response.inbox_id)
-        if response.reply is not None or log is None or not log.attempt or log.reply is not None:
+        elsewhere = call.runtime.api.is_elsewhere(response.session_key)
+        log = await call.services.logs.heard(response, elsewhere=elsewhere)
+        if response.reply is not None or not log.attempt or log.reply is not None:
             text = "The response is not in progress, so it cannot be steered."
             raise ApiError(409, text, code="not_in_progress")
         accepted = await _accept_steering(call, response, body, digest)
