@@ -29,7 +29,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Area: TypeAlias = Literal["store", "plumbing", "session", "backlog", "races"]
+Area: TypeAlias = Literal["store", "plumbing", "session", "backlog", "races", "cluster"]
 Outcome: TypeAlias = Literal["caught", "survived", "timeout", "broken"]
 
 TESTS: Mapping[Area, tuple[str, ...]] = {
@@ -43,6 +43,10 @@ TESTS: Mapping[Area, tuple[str, ...]] = {
     "session": ("tests/unit/actors", "tests/runtime"),
     "backlog": ("tests/campaigns/test_backlogs.py",),
     "races": ("tests/campaigns/test_postgres_races.py",),
+    "cluster": (
+        "tests/integration/cluster/test_fences.py",
+        "tests/integration/cluster/test_statements.py",
+    ),
 }
 """The tests of each area, used if the command line selects none."""
 CAUGHT: frozenset[Outcome] = frozenset({"caught", "timeout"})

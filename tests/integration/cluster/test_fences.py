@@ -143,6 +143,8 @@ async def test_one_node_has_a_role_until_it_gives_it_up_or_is_dead(postgres_url)
             nursery.start_soon(work, two, "two")
             held = [each for each in await two.snapshot(roles.holders) if each.name == "role"]
             assert [claim.node for claim in held] == [one.cluster.node]
+            other = two.cluster.node
+            assert await two.transact(lambda tx: roles.claim_role(tx, "role", other)) is None
             assert not two.cluster.holds("role")
             await declare_dead(two, one.cluster.node)
             await until(lambda: two.cluster.holds("role"))
