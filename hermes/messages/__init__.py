@@ -38,6 +38,7 @@ from hermes.messages.attachments import (
 )
 from hermes.messages.cluster import (
     Claim as Claim,
+    ClusterView as ClusterView,
     NodeInfo as NodeInfo,
     RoleClaim as RoleClaim,
 )

@@ -35,6 +35,17 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     fence: int
 
 
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of a cluster, and what each of them has. It is empty for a single process."""
+
+    nodes: tuple[NodeInfo, ...] = ()
+    roles: tuple[RoleClaim, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    """Conversations that a node serves; those claimed last come first, and not all are listed."""
+    owned: Mapping[int, int] = msgspec.field(default_factory=dict)
+    """How many conversations each node serves now."""
+
+
 class RoleClaim(msgspec.Struct, frozen=True, gc=False):
     """A role and the node that has it; `fence` is as in `Claim`."""
 

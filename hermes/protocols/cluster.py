@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
-from hermes.messages import Accepted, Claim, NodeInfo, RoleClaim
+from hermes.messages import Accepted, Claim, ClusterView, NodeInfo, RoleClaim
 
 OnHint: TypeAlias = Callable[[str], None]
 """Called in Trio's thread with the payload of a hint. It must be quick and must not raise."""
@@ -75,6 +75,10 @@ class Membership(Protocol):
 
     async def owner_of(self, session_key: str) -> Claim | None:
         """Return which living node serves a conversation, from the database; None if none does."""
+        ...
+
+    async def view(self) -> ClusterView:
+        """Return the nodes and what each of them has, for operators."""
         ...
 
 

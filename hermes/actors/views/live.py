@@ -17,6 +17,7 @@ from hermes.messages import (
     AdmissionHealth,
     CachedConversation,
     CacheHealth,
+    ClusterView,
     CostsToday,
     EventHealth,
     LaneRow,
@@ -158,6 +159,14 @@ class LiveViews:
     async def pulse(self) -> StorePulse:
         """Return what changes in the store from second to second, by one query."""
         return await self._supervisor.store.pulse()
+
+    def node_id(self) -> int:
+        """Return the id of this node; 0 for a process that has its store for itself."""
+        return self._supervisor.store.cluster.node
+
+    async def cluster_view(self) -> ClusterView:
+        """Return the nodes of the cluster, and which conversations each of them serves."""
+        return await self._supervisor.store.cluster.view()
 
     async def costs_today(self) -> CostsToday:
         """Return what was spent since midnight, and by whom."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import trio
 
 from hermes.background import protected, set_event
-from hermes.messages import Accepted, Claim, NodeInfo
+from hermes.messages import Accepted, Claim, ClusterView, NodeInfo
 from hermes.protocols.cluster import OnHint, Waiting
 
 WATCH_INTERVAL = 1.0
@@ -74,6 +74,10 @@ class Alone:
 
     async def owner_of(self, session_key: str) -> None:
         """Return None: there are no claims."""
+
+    async def view(self) -> ClusterView:
+        """Return a view without nodes."""
+        return ClusterView()
 
     async def owners_of(self, session_keys: Sequence[str]) -> Mapping[str, Claim]:
         """Return nothing: there are no claims."""

@@ -18,11 +18,12 @@ import trio
 
 from hermes.background import set_event, start_soon
 from hermes.errors import Overloaded, StoreError
-from hermes.messages import Accepted, Claim, NodeInfo
+from hermes.messages import Accepted, Claim, ClusterView, NodeInfo
 from hermes.protocols.cluster import HOOKS, Hints, Waiting
 from hermes.store.cluster import claims, listeners, nodes
 from hermes.store.cluster.alone import NoHints
 from hermes.store.cluster.placement import place, surplus
+from hermes.store.cluster.view import cluster_view
 from hermes.store.conversations import routes
 from hermes.store.engine import ClusterStore
 from hermes.store.postgres.cluster.membership import Beat, Membership
@@ -147,6 +148,10 @@ class PostgresCluster:
     async def owner_of(self, session_key: str) -> Claim | None:
         """Return which living node serves a conversation, from the database."""
         return await self._store.snapshot(partial(claims.owner_of, session_key=session_key))
+
+    async def view(self) -> ClusterView:
+        """Return the nodes and what each of them has, for operators."""
+        return await self._store.snapshot(cluster_view)
 
     # Listeners
 

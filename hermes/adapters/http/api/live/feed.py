@@ -14,17 +14,18 @@ from typing import TypeVar
 import attrs
 import trio
 from msgspec import UNSET, UnsetType
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from hermes.actors.metrics import COMMIT_BOUNDS
 from hermes.actors.runtime import Runtime
 from hermes.actors.views.live import ActorWatch, LiveRuntime
+from hermes.adapters.http.api.live.cluster import ClusterWatch
 from hermes.adapters.http.api.live.types import LiveChanges, LiveCosts, LiveSnapshot, LiveStore
 from hermes.adapters.http.api.streams.channels import Channel, Listener, Numbers
 from hermes.background import set_event, start_soon
 from hermes.config import Budgets
 from hermes.errors import ActorStopped, StoreFailed
-from hermes.messages import CostsToday, LiveLane, LiveLease, StorePulse
+from hermes.messages import ClusterView, CostsToday, LiveLane, LiveLease, StorePulse
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class _Seen:
     costs: LiveCosts = attrs.field(factory=lambda: LiveCosts(today=CostsToday(), budgets=None))
     lanes: dict[str, LiveLane] = attrs.field(factory=dict)
     leases: list[LiveLease] = attrs.field(factory=list)
+    cluster: ClusterWatch = attrs.field(factory=ClusterWatch)
 
 
 class LiveFeed(Channel):
@@ -100,6 +102,8 @@ class LiveFeed(Channel):
             actors=seen.watch.actors,
             lanes=[*seen.lanes.values()],
             leases=seen.leases,
+            nodes=seen.cluster.nodes,
+            claims=[*seen.cluster.claims.values()],
             commits=self._runtime.api.commits_by_second(),
             commit_bounds=COMMIT_BOUNDS,
         )
@@ -131,8 +135,10 @@ class LiveFeed(Channel):
         """Send what has changed; at the first time, let the snapshots be taken."""
         api = self._runtime.api
         pulse: StorePulse | None = None
+        cluster: ClusterView | None = None
         with contained(ActorStopped, StoreFailed):  # the store may be busy
             pulse = await api.pulse()
+            cluster = await api.cluster_view()
         costs = None
         if self._known is None or self.ticks % COSTS_EVERY == 0:
             with contained(ActorStopped, StoreFailed):
@@ -141,6 +147,8 @@ class LiveFeed(Channel):
         if self._known is None:
             self._known = _Seen(api.watch_actors(), api.live_runtime())
         changes = self._compare(self._known, api.live_runtime(), pulse, costs)
+        if cluster is not None:
+            changes = self._compare_cluster(self._known.cluster, cluster, changes)
         if self._read.is_set() and _has_changes(changes):
             self.emit("changed", "", changes)
             self.bytes += len(self.after(self.numbers.last - 1)[-1].frame)
@@ -170,6 +178,14 @@ class LiveFeed(Channel):
         seen.runtime, seen.store, seen.lanes, seen.leases = runtime, store, lanes, leases
         seen.costs = costs or seen.costs
         return changes
+
+    def _compare_cluster(
+        self, watch: ClusterWatch, cluster: ClusterView, changes: LiveChanges
+    ) -> LiveChanges:
+        before = watch.nodes
+        claims, gone = watch.look(cluster, self._runtime.api.node_id(), changes.at)
+        nodes = _new(before, watch.nodes)
+        return replace(changes, nodes=nodes, claims=_some(claims), claims_gone=_some(gone))
 
 
 def _store(pulse: StorePulse) -> LiveStore:

@@ -45,6 +45,33 @@ class LiveStore(msgspec.Struct, frozen=True, kw_only=True):
     """Replies given up within the last day."""
 
 
+class LiveNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a cluster."""
+
+    node: int
+    name: str
+    here: bool
+    """Whether it is the one that serves this view."""
+    draining: bool
+    """Whether it is about to end and hands over its conversations."""
+    owned: int
+    """How many conversations it serves."""
+    lease_until: float
+    roles: list[str]
+    """What only this node does for all of them."""
+
+
+class LiveClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation, and the node that serves it."""
+
+    session_key: str
+    node: int
+    before: int | None = None
+    """The node that served it before, if that was seen."""
+    moved_at: float | None = None
+    """When it was seen to move."""
+
+
 class LiveCosts(msgspec.Struct, frozen=True, kw_only=True):
     """What was spent since midnight, and what may be spent. It is read every ten seconds."""
 
@@ -65,6 +92,10 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     actors: list[LiveActor]
     lanes: list[LiveLane]
     leases: list[LiveLease]
+    nodes: list[LiveNode]
+    """The nodes of the cluster; none for a single process."""
+    claims: list[LiveClaim]
+    """At most 1,000 conversations of the cluster, those that were claimed last."""
     commits: list[int]
     """Committed turns in each of the last sixty seconds, oldest first."""
     commit_bounds: tuple[float, ...]
@@ -74,7 +105,7 @@ class LiveSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class LiveChanges(msgspec.Struct, frozen=True, kw_only=True):
     """What has changed since the event before; other fields are left out.
 
-    Actors replace those with the same key, and lanes those with the same name.
+    Actors and claims replace those with the same key, and lanes those with the same name.
     """
 
     at: float
@@ -86,6 +117,9 @@ class LiveChanges(msgspec.Struct, frozen=True, kw_only=True):
     lanes: list[LiveLane] | UnsetType = UNSET
     lanes_gone: list[str] | UnsetType = UNSET
     leases: list[LiveLease] | UnsetType = UNSET
+    nodes: list[LiveNode] | UnsetType = UNSET
+    claims: list[LiveClaim] | UnsetType = UNSET
+    claims_gone: list[str] | UnsetType = UNSET
 
 
 class Lineage(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,8 +17,9 @@ const TABS = {
   delivery: ["Delivery", delivery],
   store: ["Store", store],
   limits: ["Limits", limits],
+  nodes: ["Nodes", nodes],
 };
-const KEYS = { actors: "session_key", lanes: "lane" };
+const KEYS = { actors: "session_key", lanes: "lane", claims: "session_key" };
 
 /** Open the view. The route is `#/live/<tab>/<name>`. */
 export async function openLive(container, params) {
@@ -37,6 +38,7 @@ export async function openLive(container, params) {
         state[name] = new Map(data[name].map((each) => [each[key], each]));
       }
       state.count = data.runtime.commits.count;
+      links.at(-1).hidden = !data.nodes.length; // a process that has its store for itself
       state.wal ??= [];
       state.backlog ??= [];
       render();
@@ -384,6 +386,30 @@ function limits(root, state) {
   ];
   root.append(said);
   return all(shows);
+}
+
+// The cluster: its nodes, and which of them serves which conversation
+
+function nodes(root, state, only) {
+  const named = (id) => state.nodes.find((each) => each.node === id)?.name ?? `node ${id}`;
+  const number = (each) => each.moved_at ?? 0;
+  return all([
+    table(root, "Nodes", "This process has its store for itself.", (each) => each.node, [
+      ["Node", (each) => `${each.node}: ${each.name}`, "wide"],
+      ["State", (each) => (each.draining ? badge("handing over", "warn") : badge(each.here ? "this page" : "running",
+        each.here && "accent"))],
+      ["Conversations", (each) => counted(each.owned, "live", "nodes", each.node), "number"],
+      ["Lease ends in", (each) => countdown(each.lease_until - serverNow()), "number"],
+      ["Roles", (each) => each.roles.join(", ") || "–", "wide"],
+    ], () => state.nodes),
+    table(root, only ? `Conversations of ${named(Number(only))}` : "Conversations, those that moved last first",
+      "No node serves a conversation.", (each) => each.session_key, [
+        ["Conversation", (each) => chatOf(each.session_key), "wide"],
+        ["Node", (each) => to(named(each.node), "live", "nodes", each.node)],
+        ["Moved", (each) => (each.moved_at ? `from ${named(each.before)}, ${relative(each.moved_at, serverNow())}` : "–")],
+      ], () => [...state.claims.values()].filter((each) => !only || each.node === Number(only))
+        .sort((a, b) => number(b) - number(a)).slice(0, 200)),
+  ]);
 }
 
 // The conversations in memory: a table of any length, of which only the rows in sight are built
