@@ -1,7 +1,7 @@
 """The status file beside the database, and the report of `--status` from another process.
 
-Exit codes: 0 the bot runs; 1 it does not run, or has not written its status for a minute; 3 the
-database cannot be read.
+Exit codes: 0 the bot runs, or a node on the same PostgreSQL database; 1 it does not run, or has not
+written its status for a minute; 3 the database cannot be read.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from hermes.errors import StoreError
 from hermes.messages import StoreStats
 from hermes.run.configuration import Configuration, expand_path
 from hermes.run.local_files import local_path
+from hermes.run.nodes import NodeStatus, lines_of, nodes_of
 from hermes.settings import SettingsError
-from hermes.store.choosing import has_store, read_stats
+from hermes.store.choosing import has_store, read_cluster, read_stats
 from hermes.store.sqlite import file_lock, runtime_lock
 from hermes.telemetry.metrics import FORMAT, Metrics
 
@@ -109,12 +110,16 @@ class StatusReport:
     configured_model: str | None = None
     """The model that the settings name, as far as they were given."""
     configured_servers: tuple[str, ...] = ()
+    nodes: tuple[NodeStatus, ...] = ()
+    """The processes that share a database of PostgreSQL, on all machines."""
 
     @property
     def code(self) -> int:
         """The exit code."""
         if self.unreadable:
             return UNREADABLE
+        if self.owner is None and any(node.lease_seconds > 0 for node in self.nodes):
+            return RUNNING
         if self.owner is None or (self.metrics is not None and self.age > MAX_AGE):
             return NOT_RUNNING
         return RUNNING
@@ -133,6 +138,7 @@ class StatusReport:
             "problems": self.problems,
             "configured_model": self.configured_model,
             "configured_servers": self.configured_servers,
+            "nodes": self.nodes,
         }
         return msgspec.json.encode(values).decode()
 
@@ -195,6 +201,7 @@ def examine(path: str | os.PathLike[str]) -> StatusReport:
     store: StoreStats | None = None
     metrics: Metrics | None = None
     parked, unreadable = 0, False
+    nodes: tuple[NodeStatus, ...] = ()
     is_url = is_database_url(path)
     resolved = local_path(os.fspath(path) if is_url else expand_path(os.fspath(path)).absolute())
     try:
@@ -204,6 +211,8 @@ def examine(path: str | os.PathLike[str]) -> StatusReport:
         exists = has_store(path) if is_url else os.path.lexists(resolved)
         if exists or owner is not None:
             store, parked = read_stats(path if is_url else resolved)
+        if exists and is_url:
+            nodes = nodes_of(*read_cluster(path))
     except StoreError as error:
         exists = True
         problems.append(sentence(error))
@@ -223,6 +232,7 @@ def examine(path: str | os.PathLike[str]) -> StatusReport:
         parked=parked,
         problems=tuple(problems),
         unreadable=unreadable,
+        nodes=nodes,
     )
 
 
@@ -230,9 +240,12 @@ def _lines(report: StatusReport) -> Iterator[str]:
     yield from report.problems
     if report.owner is not None:
         yield f"Hermes is running on {report.path} ({report.owner})."
+    elif report.code == RUNNING:
+        yield f"Hermes is running on {report.path}, but not on this machine."
     elif not report.unreadable:
         missing = "" if report.exists else ", which does not exist yet"
         yield f"Hermes is not running on {report.path}{missing}."
+    yield from lines_of(report.nodes)
     if report.metrics is not None:
         yield from _metrics_lines(report, report.metrics)
     elif not report.unreadable:

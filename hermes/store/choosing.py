@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hermes.config import is_database_url
 from hermes.errors import StoreRefused
-from hermes.messages import StoreStats
+from hermes.messages import ClusterView, StoreStats
+from hermes.store.cluster.view import cluster_view
 from hermes.store.copying.sides import Side
 from hermes.store.engine import Engine, OpenWorker
 from hermes.store.maintenance import stats
@@ -81,6 +83,18 @@ def read_stats(target: str | os.PathLike[str]) -> tuple[StoreStats, int]:
     clock = Clock()
     with side_of(str(target)).source(clock) as db:
         return db.run_read(clock, stats.facts), db.run_read(clock, stats.count_parked)
+
+
+def read_cluster(target: str | os.PathLike[str]) -> tuple[ClusterView, float]:
+    """Return the nodes of a database, and the time of its clock; a file has no nodes.
+
+    Raises `StoreRefused` if it cannot be read.
+    """
+    if not is_database_url(target):
+        return ClusterView(), time.time()
+    clock = Clock()
+    with side_of(str(target)).source(clock) as db:
+        return db.run_read(clock, lambda tx: (cluster_view(tx), tx.now))
 
 
 @contextmanager
