@@ -187,6 +187,9 @@ class Dispatcher:
 
     async def wait_sent(self, deadline: float = math.inf) -> None:
         """Wait until every lane is empty, or paused until after the deadline."""
+        if not self._cluster.ids_in_order:  # the lanes may not know of all replies yet
+            for sender in self._all:
+                await sender.look()
         while busy := next((x for x in self._lanes if x.paused_until < deadline), None):
             await busy.changed.wait()
 

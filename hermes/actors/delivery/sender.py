@@ -66,7 +66,7 @@ class Sender:
                 set_event(self.began)
                 while True:
                     await self._roles.until_woken(self.role)
-                    await self._look()
+                    await self.look()
         finally:
             self._nursery, lanes, self.lanes = None, self.lanes, {}
             for lane in lanes.values():
@@ -87,10 +87,10 @@ class Sender:
         lanes = await until_stored(self._store.open_lanes)
         return [lane for lane, platform, account in lanes if self._serves(platform, account)]
 
-    async def _look(self) -> None:
-        """Let the lanes look for replies that other nodes have committed."""
+    async def look(self) -> None:
+        """Let the lanes look for replies that any node has committed."""
         for name in await self._open_lanes():
-            if not self._ending:
+            if self._nursery is not None and not self._ending:
                 self._lane(name).look()
 
     def offer(self, row: OutboxRow) -> None:

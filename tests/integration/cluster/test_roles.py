@@ -22,6 +22,10 @@ from tests.support.outbox import GatedAdapter
 from tests.support.postgres_databases import plain
 
 ROLE = "platform:memory"
+INSERT = (
+    "INSERT INTO outbox (session_key, turn_id, lane, body, created_at) VALUES "
+    '(%s, 1, \'memory//c/\', \'{"platform": "memory", "text": "hi"}\', 0) RETURNING id'
+)
 
 
 def said(key, number):
@@ -166,30 +170,23 @@ async def test_a_reply_is_found_without_a_hint(postgres_url):
         adapter = MemoryAdapter()
         [node] = await cluster.start("node", adapters=[adapter])
         await cluster.until(lambda: cluster_of(node).holds(ROLE))
-        cluster.sql(
-            "INSERT INTO outbox (session_key, turn_id, lane, body, created_at) "
-            'VALUES (\'key\', 1, \'memory//c/\', \'{"platform": "memory", "text": "hi"}\', 0)'
-        )
+        cluster.sql(INSERT, "key")
         await cluster.until(lambda: adapter.texts == ["hi"])
 
 
 async def test_a_row_that_is_committed_after_one_with_a_larger_id_is_sent(postgres_url):
     """Two nodes commit to one chat; the order of the ids is not that of the commits."""
-    insert = (
-        "INSERT INTO outbox (session_key, turn_id, lane, body, created_at) VALUES "
-        '(%s, 1, \'memory//c/\', \'{"platform": "memory", "text": "hi"}\', 0) RETURNING id'
-    )
     async with on_cluster(postgres_url) as cluster:
         adapter = GatedAdapter()
         [node] = await cluster.start("node", adapters=[adapter])
         [sender] = node._supervisor._dispatcher._all
         with psycopg.connect(plain(cluster.url)) as slow:
-            [(early,)] = slow.execute(insert, ["one"]).fetchall()
-            [(late,)] = cluster.sql(insert, "two")
+            [(early,)] = slow.execute(INSERT, ["one"]).fetchall()
+            [(late,)] = cluster.sql(INSERT, "two")
             assert early < late
             await adapter.sending.wait()
             slow.commit()
-        [(last,)] = cluster.sql(insert, "two")
+        [(last,)] = cluster.sql(INSERT, "two")
         [lane] = sender.lanes.values()
         await cluster.until(lambda: lane._in_store)  # it looks, and it has sent a later one
         adapter.gate.set()
@@ -253,3 +250,13 @@ async def expire_and_index(store):
     with trio.fail_after(SECONDS):
         while await store.snapshot(unindexed) or await store.snapshot(overdue):  # noqa: ASYNC110
             await trio.sleep(0.05)
+
+
+async def test_the_last_node_sends_what_it_has_no_hint_of_before_it_ends(postgres_url):
+    async with on_cluster(postgres_url) as cluster:
+        adapter = MemoryAdapter()
+        async with cluster.open("node", adapters=[adapter]) as node:
+            await cluster.until(lambda: cluster_of(node).holds(ROLE))
+            cluster.sql(INSERT, "key")
+        assert all_sent(cluster)
+        assert adapter.texts == ["hi"]
