@@ -23,7 +23,7 @@ class Plan:
     """The amount of work; the defaults are a full run."""
 
     repetitions: int = 5
-    seconds: float = 3.0
+    seconds: float = 2.0
     callers: int = 24
     conversations: int = 30
     losses: int = 3
@@ -86,11 +86,11 @@ def _turns(plan: Plan) -> Cell:
     )
     return Cell(
         TURNS, f"whole turns, {plan.callers} callers", (RATE, *COST, *CAPACITY),
-        "Each caller waits for its answer; agents answer at once. With three nodes, any node is "
-        "asked, and the cores are shared with the server. The capacity of separate machines is "
-        "derived from processor time, not measured. Peers promise less: agno's queue runs a turn "
-        "that was lost at most once by default and its callers poll; DBOS has workflows, without "
-        "conversations, order within them, transcripts or deliveries.",
+        "Each caller waits for its answer; agents answer at once. With three nodes, each is asked "
+        "for conversations that it serves, and all share the cores with the server. The capacity "
+        "of separate machines is derived from processor time, not measured. Peers promise less: "
+        "agno's queue runs a lost turn at most once by default, and its callers poll; DBOS has "
+        "workflows, without conversations, order within them, transcripts or deliveries.",
         contenders, given=("url",),
     )  # fmt: skip
 

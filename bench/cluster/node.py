@@ -16,25 +16,25 @@ from hermes import Runtime, Turn, open_runtime
 
 
 async def converse(
-    runtime: Runtime, first: int, callers: int, seconds: float, turns: int
+    runtime: Runtime, keys: list[str], seconds: float, turns: int
 ) -> dict[str, float]:
-    """Let each caller ask in its conversation, until both the time and the turns are over."""
+    """Ask in each of these conversations, until both the time and the turns are over."""
     done = 0
     cpu, started = time.process_time(), time.perf_counter()
 
-    async def ask(caller: int) -> None:
+    async def ask(key: str) -> None:
         nonlocal done
         asked = 0
         while asked < turns or time.perf_counter() - started < seconds:
-            reply = await runtime.ask(f"key {caller}", text(caller, asked))
+            reply = await runtime.ask(key, text(0, asked))
             if reply.text != text(0, 0):
                 raise AssertionError(f"the reply was {reply.text!r}")
             asked += 1
             done += 1
 
     async with trio.open_nursery() as nursery:
-        for caller in range(first, first + callers):
-            nursery.start_soon(ask, caller)
+        for key in keys:
+            nursery.start_soon(ask, key)
     elapsed = time.perf_counter() - started
     return {"count": done, "seconds": elapsed, "cpu": time.process_time() - cpu}
 

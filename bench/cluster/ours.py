@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from bench.harness.driver import Figures, serve
-from bench.harness.postgres import Timing, new_database
+from bench.harness.postgres import Database, Timing, new_database
 from bench.harness.sample_text import text
 from hermes.messages import (
     Accepted,
@@ -33,6 +33,7 @@ from hermes.messages import (
 )
 from hermes.store import SessionStore
 from hermes.store.choosing import engine_of
+from hermes.store.cluster.placement import place
 from hermes.store.group_commit import commit_group
 from hermes.store.transaction import Clock, KeyedWork, Work
 from hermes.store.verbs import StoreVerbs
@@ -128,8 +129,9 @@ class Node:
         command = [sys.executable, "-m", "bench.cluster.node", target, str(delay)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self.number = 0
 
-    def send(self, **work: float) -> None:
+    def send(self, **work: object) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(work) + "\n")
         self.process.stdin.flush()
@@ -143,17 +145,20 @@ class Node:
 
 
 @contextmanager
-def _nodes(target: str, number: int, delay: float = 0.0) -> Iterator[list[Node]]:
-    nodes = [Node(target, delay) for _ in range(number)]
-    try:
-        for node in nodes:
-            node.read()
+def _nodes(
+    database: Database | None, number: int, target: str, delay: float = 0.0
+) -> Iterator[list[Node]]:
+    with ExitStack() as stack:
+        nodes = []
+        for _ in range(number):
+            nodes.append(Node(target, delay))
+            stack.callback(nodes[-1].process.communicate)
+            stack.callback(nodes[-1].process.kill)
+            nodes[-1].read()
+            if database is not None:
+                with psycopg.connect(database.url) as db:
+                    [(nodes[-1].number,)] = db.execute("SELECT max(id) FROM nodes").fetchall()
         yield nodes
-    finally:
-        for node in nodes:
-            node.process.kill()
-        for node in nodes:
-            node.process.communicate()
 
 
 def turns(
@@ -164,7 +169,7 @@ def turns(
     # The driver's folder is on the disk of the benchmark.
     with place as database, tempfile.TemporaryDirectory(dir=".") as folder:
         target = f"{folder}/state.db" if database is None else database.url
-        with _nodes(target, nodes) as running:
+        with _nodes(database, nodes, target) as running:
             _converse(running, callers, seconds=0.0, turns=WARM_UP)
             timing = Timing(database)
             found = _converse(running, callers, seconds=seconds, turns=1)
@@ -176,11 +181,23 @@ def turns(
 
 
 def _converse(nodes: Sequence[Node], callers: int, **work: float) -> list[dict[str, float]]:
-    """Let each node ask for its share of the callers."""
-    share = callers // len(nodes)
-    for number, node in enumerate(nodes):
-        node.send(first=number * share, callers=share, **work)
+    """Let each node ask in its share of the conversations, which are those that it serves."""
+    for node, keys in _shares(nodes, callers).items():
+        node.send(keys=keys, **work)
     return [node.read() for node in nodes]
+
+
+def _shares(nodes: Sequence[Node], callers: int) -> dict[Node, list[str]]:
+    """Return conversations that are placed on each node, the same number for each."""
+    numbers = {node.number: node for node in nodes}
+    found: dict[Node, list[str]] = {node: [] for node in nodes}
+    for key in (f"key {number}" for number in count()):
+        if all(len(keys) == callers // len(nodes) for keys in found.values()):
+            break
+        node = numbers[place(key, numbers) or 0]
+        if len(found[node]) < callers // len(nodes):
+            found[node].append(key)
+    return found
 
 
 # A node that is lost
@@ -189,13 +206,13 @@ def _converse(nodes: Sequence[Node], callers: int, **work: float) -> list[dict[s
 def resume(url: str, conversations: int, *, stop: bool) -> Figures:
     """Kill or stop one of three nodes, and wait until its conversations are answered."""
     with new_database(url) as database, ExitStack() as stack:
-        nodes = stack.enter_context(_nodes(f"{database.url}?lease={LEASE}", 3, SLOW))
+        nodes = stack.enter_context(_nodes(database, 3, f"{database.url}?lease={LEASE}", SLOW))
         _converse(nodes, conversations, seconds=0.0, turns=1)
         store = stack.enter_context(SessionStore(database.url))
         db = stack.enter_context(psycopg.connect(database.url, autocommit=True))
-        names = [f"key {number}" for number in range(conversations)]
+        names = [key for keys in _shares(nodes, conversations).values() for key in keys]
         for name in names:
-            store.accept(Inbound(name, "before", text(0, 0)))
+            store.accept(Inbound(name, f"before {name}", text(0, 0)))
         process = nodes[0].process
         if stop:
             process.send_signal(signal.SIGSTOP)
@@ -203,7 +220,7 @@ def resume(url: str, conversations: int, *, stop: bool) -> Figures:
             process.kill()
         started = time.perf_counter()
         for name in names:
-            store.accept(Inbound(name, "after", text(0, 0)))
+            store.accept(Inbound(name, f"after {name}", text(0, 0)))
         _wait_until_answered(db, started)
         seconds = time.perf_counter() - started
         if stop:  # what it does now must change nothing

@@ -54,7 +54,7 @@ class Cell:
     explains: str
     contenders: tuple[Contender, ...]
     given: tuple[str, ...] = ("path",)
-    """What contenders get: the `path` of a database, the `url` of the model or the server, or both."""
+    """What contenders get: the `path` of a database, the `url` of the model or server, or both."""
     rounds: int = 0
     """If set, a repetition has so many rounds, in which contenders take turns: `begin`, in each
     round `go_on`, and `end`. Noise that lasts for seconds then affects all of them alike."""
