@@ -22,7 +22,7 @@ BATCH = 8
 class Plan:
     """The amount of work; the defaults are a full run."""
 
-    repetitions: int = 5
+    repetitions: int = 3
     seconds: float = 2.0
     callers: int = 24
     conversations: int = 30

@@ -198,6 +198,7 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
     if not turn.inbox_ids:
         raise ValueError("a turn needs the inbox_ids of the messages that it answers")
     key = turn.session_key
+    tx.lock_session(turn.session_id)  # so that what others append is seen, or comes later
     found = routes.current(tx, key)
     if found is None or not inbox.all_open(tx, turn.inbox_ids, key):
         return _discarded(tx, key, "the messages of this turn are not open any more")
