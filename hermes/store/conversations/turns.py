@@ -159,8 +159,7 @@ def open_route(tx: Transaction, key: str, metadata: JsonObject | None = None) ->
 def digest(tx: Transaction, inbound: Inbound) -> str:
     """Return a fingerprint of what the message says."""
     parts = inbound.parts and attachments.by_content(tx, inbound.parts)
-    content = _SORTED.encode([inbound.text, parts])
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return hashlib.blake2b(_SORTED.encode([inbound.text, parts]), digest_size=16).hexdigest()
 
 
 def validated(tx: Transaction, inbound: Inbound) -> tuple[Inbound, str]:

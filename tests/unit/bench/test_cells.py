@@ -106,6 +106,8 @@ def test_the_full_runtime_plan_spans_three_orders_of_magnitude():
 class FakeDriver:
     """Records what it is asked to do, and creates the file that it is given."""
 
+    about = ()
+
     def __init__(self, folder, asked):
         self.folder, self.asked = folder, asked
 
@@ -142,6 +144,8 @@ def test_contenders_take_turns_on_databases_that_are_filled_and_removed(tmp_path
 
 class RoundsDriver:
     """Records what it is asked to do; every round of a contender adds one to its figure."""
+
+    about = ()
 
     def __init__(self, folder, asked):
         self.folder, self.asked, self.rounds = folder, asked, {}
