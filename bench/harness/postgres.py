@@ -66,7 +66,8 @@ class Timing:
         found = {"count": done, "rate": done / seconds, "cpu_us": cpu / done * 1e6}
         found["node_rate"] = 1e6 / found["cpu_us"]
         if self._database is not None:
-            found["server_us"] = (self._database.cpu() - self._server) / done * 1e6
+            used = max(self._database.cpu() - self._server, 1 / TICK)  # it is counted in ticks
+            found["server_us"] = used / done * 1e6
             found["server_rate"] = 1e6 / found["server_us"]
         return found
 
