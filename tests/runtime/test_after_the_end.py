@@ -496,7 +496,7 @@ STORE_ONLY = {
     "archive", "unarchive", "find", "messages", "delete", "running_turns", "statistics",
     "commit_seconds",
     "passivate", "get", "set", "receive", "roles", "mark_shown", "open_file", "read_file",
-    "is_elsewhere",
+    "is_elsewhere", "cluster_view", "node_id",
     "save_file",
     "get_response", "find_response", "response_to", "attach", "begin_answer", "end_connection",
     "record_process",
