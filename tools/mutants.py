@@ -29,7 +29,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Area: TypeAlias = Literal["store", "plumbing", "session", "backlog", "races", "cluster"]
+Area: TypeAlias = Literal["store", "plumbing", "session", "backlog", "races", "cluster", "chaos"]
 Outcome: TypeAlias = Literal["caught", "survived", "timeout", "broken"]
 
 TESTS: Mapping[Area, tuple[str, ...]] = {
@@ -47,6 +47,7 @@ TESTS: Mapping[Area, tuple[str, ...]] = {
         "tests/integration/cluster/test_fences.py",
         "tests/integration/cluster/test_statements.py",
     ),
+    "chaos": ("tests/campaigns/test_chaos.py",),
 }
 """The tests of each area, used if the command line selects none."""
 CAUGHT: frozenset[Outcome] = frozenset({"caught", "timeout"})

@@ -158,7 +158,7 @@ class Dispatcher:
         """Mark the delivered rows that are not marked yet."""
         self._some_sent = trio.Event()
         rows, self._of_host = self._of_host, []
-        sent = [*self._sent, *await self._without_adapters(rows)]
+        sent = sorted([*self._sent, *await self._without_adapters(rows)])
         if sent:
             await until_stored(lambda: self._store.mark_sent(sent))
             self._sent.difference_update(sent)
