@@ -10,7 +10,6 @@ from pathlib import Path
 
 from bench import command, scale
 from bench.agents.benchmark import AGENTS
-from bench.cluster.benchmark import CLUSTER
 from bench.compare import compare
 from bench.files.benchmark import FILES
 from bench.harness.benchmark import Benchmark
@@ -23,7 +22,7 @@ from bench.store.benchmark import STORE
 from bench.switch.benchmark import SWITCH
 from bench.switch.figures import Prices
 
-BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE, HOSTS, FILES, HTTP, CLUSTER)
+BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE, HOSTS, FILES, HTTP)
 
 
 def make_parser(benchmarks: Sequence[Benchmark]) -> argparse.ArgumentParser:

@@ -204,9 +204,13 @@ class AdapterState:
         """Return a value; None if there is none."""
         return await self._supervisor.store.get_meta(f"adapter:{scrub(name)}")
 
-    async def set(self, name: str, value: str) -> None:
-        """Store a value; it is on disk when this returns."""
-        await self._supervisor.store.set_meta(f"adapter:{scrub(name)}", scrub(value))
+    async def set(self, name: str, value: str, *, replace: bool = True) -> None:
+        """Store a value; it is on disk when this returns.
+
+        Without `replace`, an earlier value stays.
+        """
+        name, value = f"adapter:{scrub(name)}", scrub(value)
+        await self._supervisor.store.set_meta(name, value, replace=replace)
 
 
 class ApiRecords(Views, LiveViews, PastTurns, ApiConversations, ApiFiles, ApiSignIns):
@@ -274,9 +278,18 @@ class ApiRecords(Views, LiveViews, PastTurns, ApiConversations, ApiFiles, ApiSig
         """Record that a process that serves connections is alive."""
         await self._supervisor.store.record_process(process)
 
-    async def record_items(self, response_id: str, items: Sequence[JsonObject]) -> bool:
-        """Record the output items that clients have seen of a running turn."""
-        return await self._supervisor.store.record_items(response_id, items)
+    async def record_items(
+        self,
+        response_id: str,
+        items: Sequence[JsonObject],
+        *,
+        before: Sequence[JsonObject] | None = None,
+    ) -> bool:
+        """Record the output items that clients have seen of a running turn.
+
+        With `before`, only if these are recorded now. Returns whether they were recorded.
+        """
+        return await self._supervisor.store.record_items(response_id, items, before=before)
 
     async def delete_response(self, response_id: str) -> bool:
         """Delete a response; its messages stay. Returns whether there was one."""

@@ -174,8 +174,17 @@ class ApiStore(Protocol):
         """Record that a process that serves connections is alive."""
         ...
 
-    def record_items(self, response_id: str, items: Sequence[JsonObject]) -> Awaitable[bool]:
-        """Replace the output items that clients have seen of a running turn."""
+    def record_items(
+        self,
+        response_id: str,
+        items: Sequence[JsonObject],
+        *,
+        before: Sequence[JsonObject] | None = None,
+    ) -> Awaitable[bool]:
+        """Replace the output items that clients have seen of a running turn.
+
+        With `before`, only if they are these. Returns whether they were replaced.
+        """
         ...
 
     def delete_response(self, response_id: str) -> Awaitable[bool]:

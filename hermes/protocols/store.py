@@ -323,7 +323,7 @@ class CompressionStore(TranscriptStore, Protocol):
         """Return a stored setting."""
         ...
 
-    def set_meta(self, name: str, value: str | None) -> Awaitable[None]:
+    def set_meta(self, name: str, value: str | None, *, replace: bool = True) -> Awaitable[None]:
         """Store a setting; None removes it."""
         ...
 

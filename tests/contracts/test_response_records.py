@@ -265,6 +265,17 @@ def test_items_are_replaced(store):
     assert not store.record_items("resp_b", [])
 
 
+def test_items_are_replaced_only_if_they_are_the_expected_ones(store):
+    accept(store, "a")
+    first, second = [{"index": 1, "item": {"text": 'é"', "at": 0.1}}], [{"block": 2}]
+    assert not store.record_items("resp_a", first, before=second)
+    assert store.record_items("resp_a", first, before=[])
+    assert not store.record_items("resp_a", second, before=[])
+    assert store.get_response("resp_a").items == (*first,)
+    assert store.record_items("resp_a", second, before=store.get_response("resp_a").items)
+    assert store.get_response("resp_a").items == (*second,)
+
+
 def test_deleting_a_response_keeps_its_messages(store):
     commit(store, accepted := accept(store, "a"))
     assert store.delete_response("resp_a")

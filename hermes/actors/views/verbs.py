@@ -112,6 +112,11 @@ class Views:
             return []
         return [encodable(event) for event in turn.published_events]
 
+    def has_other_nodes(self) -> bool:
+        """Whether the processes of a cluster share the store, of which this is one."""
+        self._supervisor.require_running()
+        return self._context.peers is not None
+
     def is_elsewhere(self, session_key: str) -> bool:
         """Whether another node of a cluster may serve a conversation, and not this one."""
         self._supervisor.require_running()

@@ -26,7 +26,8 @@ from hermes.adapters.http.health import routes as health
 from hermes.adapters.http.hooks import routes as hooks
 from hermes.adapters.http.openai import files, models
 from hermes.adapters.http.openai.chat import routes as chat
-from hermes.adapters.http.openai.responses import conversations, routes as responses, streams
+from hermes.adapters.http.openai.responses import conversations, resuming, routes as responses
+from hermes.adapters.http.turns.elsewhere import TurnsElsewhere
 from hermes.adapters.http.turns.logs import TurnLogs, catch_up, check_ends
 from hermes.adapters.http.web import assets, sign_in
 from hermes.background import open_background, start_soon
@@ -79,16 +80,19 @@ async def open_app(
             collected=collected or collecting(runtime),
         )
         await runtime.api.record_process(services.process)
-        await runtime.api.clear_sign_ins()
+        if not runtime.api.has_other_nodes():
+            await runtime.api.clear_sign_ins()
         start_soon(background, _beat, services)
         start_soon(background, _end_with_runtime, services)
         start_soon(background, services.requests.watch)
         start_soon(background, services.recorder.run)
         start_soon(background, check_ends, runtime, logs)
         logs.on_restart = lambda inbox_id: start_soon(
-            background, streams.resume, services, inbox_id
+            background, resuming.resume, services, inbox_id
         )
-        with runtime.subscribe(callback=logs.receive) as logs.subscription:
+        with runtime.subscribe(callback=logs.receive) as subscription:
+            if runtime.api.has_other_nodes():
+                logs.elsewhere = TurnsElsewhere(runtime, logs, subscription, background)
             catch_up(runtime, logs)
             try:
                 yield _App(services, ENDPOINTS)
@@ -98,10 +102,9 @@ async def open_app(
 
 async def _secret(runtime: Runtime) -> bytes:
     """Return the key of the hashes of bodies; it stays the same, so that retries are known."""
-    stored = await runtime.adapter_state.get(SECRET)
-    if stored is None:
-        stored = secrets.token_hex(32)
-        await runtime.adapter_state.set(SECRET, stored)
+    state = runtime.adapter_state
+    while (stored := await state.get(SECRET)) is None:  # another node may be faster
+        await state.set(SECRET, secrets.token_hex(32), replace=False)
     return bytes.fromhex(stored)
 
 

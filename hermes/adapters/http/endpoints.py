@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from hermes.actors.admin import ApiRecords
 from hermes.actors.runtime import Runtime
 from hermes.adapters.http.access.logins import Logins
 from hermes.adapters.http.access.requests import OpenRequest, OpenRequests
@@ -32,6 +33,7 @@ from hermes.adapters.http.hooks.registry import Hook, open_hooks
 from hermes.adapters.http.turns.endings import Ending, Endings
 from hermes.adapters.http.turns.logs import TurnLogs
 from hermes.adapters.http.turns.recording import Recorder
+from hermes.adapters.http.turns.sharing import ItemRecords, SharedRecords
 from hermes.adapters.http.web.people import Visitors
 from hermes.background import cancel, set_event
 from hermes.telemetry.collecting import Collected
@@ -50,6 +52,10 @@ MAX_DEPTH = 100
 def _live(services: Services) -> LiveFeed:
     host_status = services.collected.host_status
     return LiveFeed(services.runtime, services.nursery, token_hex(8), lambda: host_status().budgets)
+
+
+def _shared(api: ApiRecords) -> SharedRecords | None:
+    return SharedRecords(api) if api.has_other_nodes() else None
 
 
 @attrs.frozen(kw_only=True)
@@ -90,7 +96,11 @@ class Services:
     hooks: Mapping[str, Hook] = attrs.Factory(lambda self: open_hooks(self.config), takes_self=True)
     tickets: Tickets = attrs.Factory(Tickets)
     visitors: Visitors = attrs.Factory(Visitors)
-    recorder: Recorder = attrs.Factory(lambda self: Recorder(self.runtime.api), takes_self=True)
+    shared: SharedRecords | None = attrs.Factory(
+        lambda self: _shared(self.runtime.api), takes_self=True
+    )
+    """What clients have seen on several nodes; None on one process."""
+    recorder: Recorder = attrs.Factory(lambda self: Recorder(self.records), takes_self=True)
     """Records what clients have seen of responses that run."""
     following: WeakValueDictionary[str, trio.Lock] = attrs.Factory(WeakValueDictionary)
     """One for each conversation, held while a request is accepted that follows a response of it."""
@@ -107,6 +117,11 @@ class Services:
         self.logs.stop()
         self.hub.close()
         self.live.close()
+
+    @property
+    def records(self) -> ItemRecords:
+        """Where it is recorded what clients have seen of responses that run."""
+        return self.shared or self.runtime.api
 
     @property
     def process(self) -> str:

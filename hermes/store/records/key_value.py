@@ -17,9 +17,12 @@ def delete_session_values(tx: Transaction, session_id: str) -> None:
         tx.run("DELETE FROM meta WHERE key = ?", f"{name}:{session_id}")
 
 
-def set_meta(tx: Transaction, name: str, value: str | None) -> None:
-    """Set the value with this name; None deletes it."""
-    if value is None:
+def set_meta(tx: Transaction, name: str, value: str | None, *, replace: bool = True) -> None:
+    """Set the value with this name; None deletes it. Without `replace`, an earlier one stays."""
+    if not replace:
+        sql = "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO NOTHING"
+        tx.run(sql, name, value)
+    elif value is None:
         tx.run("DELETE FROM meta WHERE key = ?", name)
     else:
         tx.run(

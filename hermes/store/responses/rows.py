@@ -133,10 +133,23 @@ def record_process(tx: Transaction, process: str) -> None:
     tx.run("DELETE FROM api_processes WHERE alive_at < ?", tx.now - 10 * RETRY_SECONDS)
 
 
-def record_items(tx: Transaction, response_id: str, items: Sequence[JsonObject]) -> bool:
-    """Replace the output items that clients have seen. Returns False if there is no response."""
-    sql = "UPDATE responses SET items = ? WHERE id = ?"
-    return tx.run(sql, msgspec.json.encode(items).decode(), response_id) == 1
+def record_items(
+    tx: Transaction,
+    response_id: str,
+    items: Sequence[JsonObject],
+    *,
+    before: Sequence[JsonObject] | None = None,
+) -> bool:
+    """Replace the output items that clients have seen. Returns False if there is no response.
+
+    With `before`, they are replaced only if they are these; else it also returns False.
+    """
+    sql, new = "UPDATE responses SET items = ? WHERE id = ?", msgspec.json.encode(items).decode()
+    if before is None:
+        return tx.run(sql, new, response_id) == 1
+    known = msgspec.json.encode(before).decode()
+    sql = f"{sql} AND coalesce(items, '[]') = ?"
+    return tx.run(sql, new, response_id, known) == 1
 
 
 def delete_response(tx: Transaction, response_id: str) -> bool:

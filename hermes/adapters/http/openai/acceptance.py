@@ -25,6 +25,8 @@ class Accepted:
     response: StoredResponse
     tracked: bool = True
     """Whether a retry may attach to it if this connection is lost."""
+    fresh: bool = False
+    """Whether the request has created it just now."""
 
 
 def idempotency_key(call: Call) -> str | None:
@@ -111,7 +113,8 @@ async def accept(call: Call, inbound: Inbound) -> Accepted:
             session_id=receipt.session_id, inbox_id=receipt.inbox_id, path=request.path,
             digest=request.digest, idempotency_key=request.idempotency_key, echo=request.echo,
             stored=request.stored, created_at=receipt.accepted_at, connection="open",
-        )
+        ),
+        fresh=True,
     )  # fmt: skip
 
 

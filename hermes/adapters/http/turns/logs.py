@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 import trio
 
-from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.adapters.http.credentials import KEYS
 from hermes.adapters.http.errors import not_found, stopping
@@ -32,8 +31,8 @@ KEPT = 1000
 KEPT_BYTES = 32_000_000
 """The approximate size of their events."""
 EVENT_SIZE = 200
-HEARD_SECONDS = 1.0
-"""How long a turn on another node may take to be heard from."""
+MOVED = 0.1
+"""Seconds that a message waits at least if its turn has begun before on another node."""
 CHECK = 15.0
 """Seconds between two looks at the store for ends of turns that were not announced."""
 
@@ -44,11 +43,29 @@ class Listener(Protocol):
     size: int
     """Its approximate size in bytes."""
 
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody reads what it builds."""
+        ...
+
     def receive(self, event: RuntimeEvent) -> None:
         """Take an event."""
 
     def stop(self) -> None:
         """The server stops before the turn has ended."""
+
+
+class Elsewhere(Protocol):
+    """The turns that other nodes of a cluster run."""
+
+    def include(self, response: StoredResponse, log: TurnLog, /) -> None:
+        """Let a log take the events of the turn of a response, whoever runs it."""
+
+    def exclude(self, inbox_id: int, /) -> None:
+        """Take back `include`."""
+
+    async def heard(self, response: StoredResponse, log: TurnLog, /) -> None:
+        """If another node may run the turn of a response, wait until it is heard from."""
 
 
 class TurnLog:
@@ -64,6 +81,8 @@ class TurnLog:
         self.reply: Reply | None = None
         self.listener: Listener | None = None
         """Takes each event; what it builds from them is kept with the log."""
+        self.earlier: list[Listener] = []
+        """Others that take each event: those before it that are still in use."""
         self.size: int = 0
         self.stopped: bool = False
         """Whether the server stops before the turn has ended."""
@@ -86,16 +105,21 @@ class TurnLog:
             self.reply = event.reply
         self.events.append(event)
         self.size += _size(event)
-        if self.listener is not None:
-            self.listener.receive(event)
+        for listener in self.listeners:
+            listener.receive(event)
         self._wake(ended=self.reply is not None)
 
     def stop(self) -> None:
         """End all waits: the server stops."""
         self.stopped = True
-        if self.listener is not None:
-            self.listener.stop()
+        for listener in self.listeners:
+            listener.stop()
         self._wake(ended=True)
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """Everything that takes the events."""
+        return self.earlier if self.listener is None else [*self.earlier, self.listener]
 
     def delete(self) -> None:
         """End the waits for the reply: the response was deleted."""
@@ -157,31 +181,21 @@ class TurnLogs:
         self.on_restart: Callable[[int], None] = lambda _: None
         """Called with the inbox id of a message that an earlier process had accepted."""
         self._opened = time.monotonic()
-        self.subscription: Subscription | None = None
-        """Receives events of conversations that other nodes serve, too, if there are any."""
-        self.published: Callable[[str], Sequence[Envelope]] = lambda _: ()
-        """Returns what the running turn of a conversation has published."""
-        self._included: dict[int, str] = {}
+        self.elsewhere: Elsewhere | None = None
+        """The turns of other nodes; None if this process runs all of them."""
 
     def of(self, response: StoredResponse) -> TurnLog:
         """Return the log of the turn of a response, which may run on another node."""
-        inbox_id, key = response.inbox_id, response.session_key
-        log = self.log(inbox_id)
-        if self.subscription is not None and log.reply is None and inbox_id not in self._included:
-            self._included[inbox_id] = key
-            self.subscription.include(key)
-            for envelope in self.published(key) if log.attempt == 0 else ():
-                if envelope.turn_id == inbox_id:
-                    log.add(envelope.event)
+        log = self.log(response.inbox_id)
+        if self.elsewhere is not None and log.reply is None:
+            self.elsewhere.include(response, log)
         return log
 
-    async def heard(self, response: StoredResponse, *, elsewhere: bool) -> TurnLog:
-        """Same as `of`; if the turn may run on another node, wait until it is heard from."""
+    async def heard(self, response: StoredResponse) -> TurnLog:
+        """Same as `of`; if another node may run the turn, wait until it is heard from."""
         log = self.of(response)
-        if elsewhere and response.reply is None:
-            with trio.move_on_after(HEARD_SECONDS):
-                while not log.attempt and log.reply is None:
-                    await log.changed()
+        if self.elsewhere is not None and response.reply is None:
+            await self.elsewhere.heard(response, log)
         return log
 
     def log(self, inbox_id: int) -> TurnLog:
@@ -207,6 +221,7 @@ class TurnLogs:
             return
         if stored is None:
             log.delete()
+            self._exclude(inbox_id)
         elif stored.reply is not None:
             self._end(inbox_id, TurnEnded(stored.reply, (inbox_id,)))
 
@@ -227,16 +242,19 @@ class TurnLogs:
             return
         if isinstance(event, TurnStarted):
             self.log(turn_id).add(event)
-            if event.attempt > 1 or event.waited > time.monotonic() - self._opened:
+            if event.attempt > 1 or event.waited > self._patience:
                 self.on_restart(turn_id)
         elif (log := self._logs.get(turn_id)) is not None:
             log.add(event)
 
+    @property
+    def _patience(self) -> float:
+        """Seconds after which a message that begins may have begun before, in another process."""
+        return MOVED if self.elsewhere is not None else time.monotonic() - self._opened
+
     def _exclude(self, inbox_id: int) -> None:
-        key = self._included.pop(inbox_id, None)
-        if key is None or self.subscription is None or key in self._included.values():
-            return
-        self.subscription.exclude(key)
+        if self.elsewhere is not None:
+            self.elsewhere.exclude(inbox_id)
 
     def _end(self, inbox_id: int, event: TurnEnded) -> None:
         log = self.log(inbox_id)
@@ -270,7 +288,6 @@ def catch_up(runtime: Runtime, logs: TurnLogs) -> None:
 
     Nothing is missed if `logs` subscribes to the runtime without a checkpoint before this.
     """
-    logs.published = runtime.api.published
     for key in runtime.admin.running_turns():
         if key.startswith(KEYS):
             for envelope in runtime.api.published(key):

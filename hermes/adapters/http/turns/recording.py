@@ -7,7 +7,7 @@ from typing import Protocol
 
 import trio
 
-from hermes.actors.admin import ApiRecords
+from hermes.adapters.http.turns.sharing import ItemRecords
 from hermes.background import set_event, start_soon
 from hermes.messages import JsonObject, StoredResponse
 from hermes.user_code import contained
@@ -35,8 +35,8 @@ class Recorded(Protocol):
 class Recorder:
     """Records new items soon, and texts that grow once a second."""
 
-    def __init__(self, api: ApiRecords) -> None:
-        self._api = api
+    def __init__(self, records: ItemRecords) -> None:
+        self._records = records
         self._running: dict[Recorded, float] = {}
         """When each response is recorded next, unless an item begins."""
         self._added = trio.Event()
@@ -77,6 +77,6 @@ class Recorder:
             return
         running.written = seen
         with contained() as caught:
-            await self._api.record_items(running.response.id, seen)
+            await self._records.record_items(running.response.id, seen)
         if caught.error is not None:  # the store may be busy; the next record counts
             running.written = before

@@ -166,6 +166,7 @@ class ListStream(EventStream):
 
     async def _reset(self) -> ListSnapshot:
         feed, api, caller = self.hub.list, self._call.runtime.api, self._call.caller
+        await feed.compare()  # what other nodes change from now on is sent
         event_id = feed.event_id(feed.numbers.last)  # what is sent after it repeats no harm
         found = await api.conversations(prefixes=prefixes(caller))
         visible = [each for each in found if is_visible(caller, each.session_key)]

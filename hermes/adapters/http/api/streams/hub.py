@@ -326,9 +326,11 @@ class Hub:
                 if self._subscription is not None:
                     self._subscription.close()
                 self._subscription = None
+                self.list.rest()
                 return
             with contained():  # the store may be busy; the next comparison counts
                 await self._compare()
+                await self._compare_list()
 
     async def _compare(self) -> None:
         """Touch the conversations whose stored state is not the one that was read last."""
@@ -337,6 +339,12 @@ class Hub:
         for key, channel in used.items():
             if channel.known is not None and channel.stamp != stamps.get(key):
                 self.touch(key)
+
+    async def _compare_list(self) -> None:
+        if self.list.listeners:
+            await self.list.compare()
+        else:
+            self.list.rest()
 
 
 def _is_stored(event: RuntimeEvent) -> bool:

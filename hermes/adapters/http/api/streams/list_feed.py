@@ -44,6 +44,8 @@ class ListFeed(Channel):
         self._runtime = runtime
         self._nursery = nursery
         self._changed: dict[str, None] = {}
+        self._stamps: dict[str, str] | None = None
+        """The stored state of the latest conversations; None if nobody has listened lately."""
         self._working = False
 
     def receive(self, envelope: Envelope) -> None:
@@ -60,6 +62,21 @@ class ListFeed(Channel):
         if not self._working:
             self._working = True
             start_soon(self._nursery, self._run)
+
+    async def compare(self) -> None:
+        """Note the conversations that other nodes of a cluster have changed since the last time."""
+        api = self._runtime.api
+        if not api.has_other_nodes():
+            return
+        before = self._stamps
+        self._stamps = now = {**await api.stamps(await api.list_branches("", BATCH))}
+        for key in now if before is not None else ():
+            if before is not None and before.get(key) != now[key]:
+                self.note(key)
+
+    def rest(self) -> None:
+        """Note that nobody listens any more."""
+        self._stamps = None
 
     async def _run(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import attrs
 
@@ -55,13 +55,15 @@ def when_ended(rows: Sequence[StoredMessage]) -> float | None:
     return rows[-1].timestamp if rows else None
 
 
-def lost_items(response: StoredResponse) -> dict[int, JsonObject]:
+def lost_items(response: StoredResponse, run: float | None = None) -> dict[int, JsonObject]:
     """Return the items that clients saw and that the store does not have.
 
     Those of a turn that has ended are recorded as incomplete. If the turn has not ended, they are
-    all of an attempt that was lost.
+    all of a run that was lost, except for those of `run`, which goes on: clients see them on
+    another node.
     """
-    items = {each["index"]: each["item"] for each in response.items if "item" in each}
+    known = [each for each in response.items if "item" in each]
+    items = {each["index"]: each["item"] for each in known if run is None or run != each.get("run")}
     if response.reply is None:
         return {index: as_lost(item) for index, item in items.items()}
     return {index: item for index, item in items.items() if item.get("status") == "incomplete"}
@@ -72,9 +74,18 @@ def next_block(response: StoredResponse) -> int:
     return max((each["block"] + 1 for each in response.items if "block" in each), default=0)
 
 
-def recorded(items: Lost, block: int) -> list[JsonObject]:
-    """Return items as they are recorded with a response, and the block of their numbers."""
-    return [{"block": block}, *({"index": index, "item": items[index]} for index in sorted(items))]
+def recorded(
+    items: Lost, block: int, run: float | None = None, earlier: Collection[int] = ()
+) -> list[JsonObject]:
+    """Return items as they are recorded with a response, and the block of their numbers.
+
+    On a cluster, they name the run of the turn that they belong to, except for those of `earlier`
+    runs.
+    """
+    of_run: JsonObject = {} if run is None else {"run": run}
+    tags = {index: {} if index in earlier else of_run for index in items}
+    found = [{"index": index, "item": items[index], **tags[index]} for index in sorted(items)]
+    return [{"block": block, **of_run}, *found]
 
 
 async def outcome_of(

@@ -41,8 +41,8 @@ from hermes.adapters.http.openai.responses.requests import (
     read_input,
     read_parameters,
 )
+from hermes.adapters.http.openai.responses.resuming import stream_elsewhere
 from hermes.adapters.http.openai.responses.streams import (
-    FROM_STORE,
     LiveResponse,
     live_response,
     read_live,
@@ -161,9 +161,9 @@ def _answer(call: Call, accepted: Accepted, parameters: Parameters) -> Response:
     services, response = call.services, accepted.response
     ending = call.ending(response.id if accepted.tracked else None)
     if parameters.stream:
-        make = partial(_stream, services, response, ending)
+        make = partial(_stream, services, response, ending, fresh=accepted.fresh)
     elif parameters.background:
-        make = partial(_now, services, response)
+        make = partial(_now, services, response, fresh=accepted.fresh)
     else:
         make = partial(_plain, services, response)
     return Tracked(ending, make)
@@ -185,9 +185,11 @@ async def _plain(services: Services, response: StoredResponse) -> Response:
     return json_response(outcome.as_object(response))
 
 
-async def _now(services: Services, response: StoredResponse) -> Response:
+async def _now(services: Services, response: StoredResponse, *, fresh: bool = False) -> Response:
     """Return the response as it is now."""
     log = services.logs.find(response.inbox_id)
+    if services.shared is not None and not fresh:
+        log = await services.logs.heard(response)
     if response.reply is not None or (log is not None and log.reply is not None):
         return await _plain(services, response)
     live = None if log is None else log.listener
@@ -197,18 +199,22 @@ async def _now(services: Services, response: StoredResponse) -> Response:
 
 
 async def _stream(
-    services: Services, response: StoredResponse, ending: Ending, after: int = -1
+    services: Services,
+    response: StoredResponse,
+    ending: Ending,
+    after: int = -1,
+    *,
+    fresh: bool = False,
 ) -> Response:
-    """Stream the response from the event after `after`.
-
-    If clients have seen its events, they are still in memory, or the whole stream is repeated.
-    """
+    """Stream the response from the event after `after`, or the whole one again."""
+    if services.shared is not None and not fresh and response.reply is None:
+        return await stream_elsewhere(services, response, ending, after)
     log = services.logs.find(response.inbox_id)
     if log is None:  # a turn that need not wait begins now
         await trio.lowlevel.checkpoint()
         log = services.logs.find(response.inbox_id)
-    if log is not None and isinstance(log.listener, LiveResponse) and after < FROM_STORE:
-        return EventStream(read_live(services, log.listener, log, ending, after))
+    if log and isinstance(live := log.listener, LiveResponse) and live.has_numbers_to(after):
+        return EventStream(read_live(services, live, log, ending, after))
     reply = response.reply or (None if log is None else log.reply)
     if reply is not None:
         return EventStream(read_stored(services, response, reply, ending, after))
@@ -311,8 +317,7 @@ async def steer(call: Call) -> Response:
     body, digest = decode(raw, SteerResponse), call.digest(raw)
     accepted = await find_repeated(call, STEER_PATH, digest)
     if accepted is None:
-        elsewhere = call.runtime.api.is_elsewhere(response.session_key)
-        log = await call.services.logs.heard(response, elsewhere=elsewhere)
+        log = await call.services.logs.heard(response)
         if response.reply is not None or not log.attempt or log.reply is not None:
             text = "The response is not in progress, so it cannot be steered."
             raise ApiError(409, text, code="not_in_progress")

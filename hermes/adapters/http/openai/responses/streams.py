@@ -1,7 +1,8 @@
 """Streams of running responses: numbered frames that any number of clients read.
 
 The frames of a response are built once, while its turn runs. Attempt n has the numbers from
-(n - 1) * 1,000,000, or later ones if a client has seen these from an earlier process. A response
+(n - 1) * 1,000,000, or later ones if a client has seen these from an earlier process. On a cluster,
+each node that streams a response has a million numbers for it, whatever the attempt. A response
 whose frames are not in memory any more is streamed from the store, with numbers from 1,000,000,000,
 and as a whole: numbers below that belong to another stream.
 """
@@ -10,11 +11,18 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+)
+from contextlib import contextmanager
 
 import msgspec
 import trio
-from msgspec.structs import replace
 
 from hermes.adapters.http.connections import COMMENT, KEEP_ALIVE
 from hermes.adapters.http.endpoints import Services
@@ -35,7 +43,7 @@ from hermes.adapters.http.turns.endings import Ending
 from hermes.adapters.http.turns.logs import TurnLog
 from hermes.background import set_event, start_soon
 from hermes.events import RuntimeEvent, TurnEnded, TurnStarted
-from hermes.messages import JsonObject, Receipt, Reply, StoredMessage, StoredResponse
+from hermes.messages import JsonObject, Reply, StoredMessage, StoredResponse
 from hermes.user_code import contained
 
 _logger: logging.Logger = logging.getLogger(__name__)
@@ -56,11 +64,13 @@ def frame(number: int, event: JsonObject) -> bytes:
 class LiveResponse:
     """The frames of a response whose turn runs in this process. It belongs to a `TurnLog`."""
 
-    def __init__(self, services: Services, response: StoredResponse, lost: Lost) -> None:
+    def __init__(
+        self, services: Services, response: StoredResponse, block: int | None = None
+    ) -> None:
         self.response: StoredResponse = response
         self.written: list[JsonObject] = list(response.items)
         """What was recorded of it."""
-        self.items: ItemStream = ItemStream(response.id, lost, mcp=has_tools(response))
+        self.items: ItemStream = self._new_items(lost_items(response))
         self.numbers: list[int] = []
         self.frames: list[bytes] = []
         self.outcome: Outcome | None = None
@@ -68,9 +78,17 @@ class LiveResponse:
         """The number of the last frame that is not kept any more."""
         self.size: int = 0
         self.begun_at: float | None = None
+        self.block: int = next_block(response) if block is None else block
+        """The block of its numbers; on one process, an attempt may have a later one."""
+        self.readers: int = 0
         self._services = services
+        self._shared = services.shared is not None
+        self._run: float | None = None
+        """Identifies the run of the turn on a cluster: how long the message had waited for it."""
+        self._earlier: Collection[int] = ()
+        """The items of earlier runs."""
         self._count = 0
-        self._next = next_block(response) * BLOCK
+        self._next = self.block * BLOCK
         self._changed: trio.Event | None = None
 
     async def changed(self) -> None:
@@ -88,20 +106,46 @@ class LiveResponse:
     @property
     def seen(self) -> list[JsonObject]:
         """What clients have seen, as it is recorded."""
-        return recorded(self.items.seen(), self._next // BLOCK)
+        return recorded(self.items.seen(), self._next // BLOCK, self._run, self._earlier)
 
     @property
     def lost(self) -> list[JsonObject]:
         """What clients have seen and the store does not have, as it is recorded."""
-        return recorded(self.items.lost, self._next // BLOCK)
+        return recorded(self.items.lost, self._next // BLOCK, self._run, self._earlier)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Note a client that reads it during the block."""
+        self.readers += 1
+        try:
+            yield
+        finally:
+            self.readers -= 1
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a client reads it."""
+        return self.readers > 0
+
+    def has_numbers_to(self, after: int) -> bool:
+        """Whether its frames follow on a number that a client has seen.
+
+        On a cluster, numbers of later blocks are those of other nodes.
+        """
+        return after < ((self.block + 1) * BLOCK if self._shared else FROM_STORE)
+
+    def _new_items(self, lost: Lost) -> ItemStream:
+        return ItemStream(self.response.id, lost, mcp=has_tools(self.response))
 
     def open(self, log: TurnLog) -> None:
         """Take the events so far and all that follow."""
         log.listener = self
         self._services.recorder.add(self)
-        if not any(isinstance(event, TurnStarted) for event in log.events):
+        starts = [at for at, each in enumerate(log.events) if isinstance(each, TurnStarted)]
+        if not starts:
             self._publish([self._about("created"), self._about("queued")])
-        for event in log.events:
+        # What clients of a cluster saw of earlier runs is recorded, whichever node they read it on.
+        for event in log.events[starts[-1] if starts and self._shared else 0 :]:
             self.receive(event)
 
     def receive(self, event: RuntimeEvent) -> None:
@@ -111,13 +155,22 @@ class LiveResponse:
             start_soon(self._services.nursery, _publish_end, self._services, self, event.reply)
             return
         if isinstance(event, TurnStarted):
-            self._next = max(self._next, (event.attempt - 1) * BLOCK)
+            self._begin(event)
             created = [] if self.frames or self.dropped >= 0 else [self._about("created")]
             started = [*created, self._about("in_progress", running=True)]
             lost = [_lost_event(index, item) for index, item in sorted(self.items.lost.items())]
             self._publish([*started, *lost, *self.items.feed(event)])
             return
         self._publish(self.items.feed(event))
+
+    def _begin(self, event: TurnStarted) -> None:
+        """Begin with a run of the turn: what clients saw of earlier ones is lost."""
+        if not self._shared:
+            self._next = max(self._next, (event.attempt - 1) * BLOCK)
+            return
+        if not self.items.count:
+            self.items = self._new_items(lost_items(self.response, event.waited))
+        self._run, self._earlier = event.waited, self.items.seen().keys()
 
     def finish(self, outcome: Outcome, events: Iterable[JsonObject]) -> None:
         """Publish the end of the response."""
@@ -180,32 +233,16 @@ def live_response(services: Services, response: StoredResponse, log: TurnLog) ->
     """Return the frames of a response whose turn has not ended; they are built from now on."""
     if isinstance(log.listener, LiveResponse):
         return log.listener
-    live = LiveResponse(services, response, lost_items(response))
+    live = LiveResponse(services, response)
     live.open(log)
     return live
-
-
-async def resume(services: Services, inbox_id: int) -> None:
-    """Go on with the stream of a response that clients have seen from an earlier process."""
-    receipt, api = Receipt(inbox_id, "", "", 0, 0.0), services.runtime.api
-    with contained():
-        response = await api.response_to(receipt)
-        log = services.logs.find(inbox_id)
-        if log is None or log.listener is not None or response is None or not response.items:
-            return
-        unanswered = replace(response, reply=None)  # what was seen then is lost in any case
-        if log.reply is None:
-            live_response(services, unanswered, log)
-        else:
-            items = recorded(lost_items(unanswered), next_block(response))
-            await api.record_items(response.id, items)
 
 
 async def _record_last(services: Services, live: LiveResponse) -> None:
     """Record what clients have seen: the next process continues after it."""
     with trio.move_on_after(STOP_SECONDS) as scope, contained():
         scope.shield = True
-        await services.runtime.api.record_items(live.response.id, live.seen)
+        await services.records.record_items(live.response.id, live.seen)
 
 
 async def _publish_end(services: Services, live: LiveResponse, reply: Reply) -> None:
@@ -220,7 +257,7 @@ async def _publish_end(services: Services, live: LiveResponse, reply: Reply) -> 
         events = _last_events(live, rows, reply)
     if live.items.lost or live.written:
         with contained():  # the store may be busy
-            await services.runtime.api.record_items(live.response.id, live.lost)
+            await services.records.record_items(live.response.id, live.lost)
     with contained() as failed:
         live.finish(Outcome(reply, live.items.output, when_ended(rows)), events)
     if (error := caught.error or failed.error) is not None:
@@ -248,28 +285,29 @@ async def read_live(
     A client that was slower than the frames are kept gets the whole response from the store. Raises
     `ApiError` if the server stops first, so that the connection counts as cut.
     """
-    while after >= live.dropped:
-        if live.outcome is not None:
-            await ending.begin()
-        start = bisect_right(live.numbers, after)
-        if start < len(live.frames):
-            chunk, after = b"".join(live.frames[start:]), live.numbers[-1]
-            yield chunk
-        elif live.outcome is not None:
-            return
-        elif log.stopped:
-            raise stopping()
-        elif await _is_silent(live):
-            yield COMMENT
+    with live.reading():
+        while after >= live.dropped:
+            if live.outcome is not None:
+                await ending.begin()
+            start = bisect_right(live.numbers, after)
+            if start < len(live.frames):
+                chunk, after = b"".join(live.frames[start:]), live.numbers[-1]
+                yield chunk
+            elif live.outcome is not None:
+                return
+            elif log.stopped:
+                raise stopping()
+            elif await is_silent(live.changed):
+                yield COMMENT
     reply = await log.wait()
     async for chunk in read_stored(services, live.response, reply, ending):
         yield chunk
 
 
-async def _is_silent(live: LiveResponse) -> bool:
-    """Wait for more frames. Returns whether there were none for a while."""
+async def is_silent(wait: Callable[[], Awaitable[object]]) -> bool:
+    """Wait for something. Returns whether it did not come for a while."""
     with trio.move_on_after(KEEP_ALIVE) as waiting:
-        await live.changed()
+        await wait()
     return waiting.cancelled_caught
 
 

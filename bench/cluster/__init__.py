@@ -1,1 +1,0 @@
-"""Nodes that share a PostgreSQL database, compared with SQLite and with other durable queues."""

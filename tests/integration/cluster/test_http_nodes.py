@@ -1,0 +1,140 @@
+"""Clients whose requests go to any of several nodes, on one PostgreSQL server."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+import trio
+
+from tests.support.cluster_nodes import SECONDS
+from tests.support.http_nodes import http_nodes
+from tests.support.raw_http import connect, read_events, request_of_stream
+
+MILLION = 1_000_000
+
+
+async def read(stream):
+    """Read a stream of the SDK to its end."""
+    with trio.fail_after(SECONDS):
+        return [event async for event in stream]
+
+
+async def begin(server, response_id, after=-1):
+    """Stream a response up to its first word, then cut the connection; returns the events."""
+    path = f"/v1/responses/{response_id}?stream=true&starting_after={after}"
+    async with connect(server) as stream:
+        await stream.send_all(request_of_stream(server, path))
+        with trio.fail_after(SECONDS):
+            return await read_events(stream, "response.output_text.delta")
+
+
+async def started(nodes, server=None):
+    """Create a response in the background; returns it, the server of its owner, and another one."""
+    client = (server or nodes.servers["a"]).openai()
+    created = await client.responses.create(model="hermes", input="?", background=True)
+    return created, *await nodes.owner_and_other()
+
+
+def text_of(events):
+    return "".join(each.delta for each in events if each.type == "response.output_text.delta")
+
+
+async def test_a_response_of_another_node_is_streamed_and_retrieved(postgres_url):
+    async with http_nodes(postgres_url) as nodes:
+        created, owner, other = await started(nodes)
+        client = other.openai()
+        assert (await client.responses.retrieve(created.id)).status == "in_progress"
+        stream = await client.responses.retrieve(created.id, stream=True)
+        nodes.agents.go.set()
+        events = await read(stream)
+        assert text_of(events) == "It is so"
+        numbers = [event.sequence_number for event in events]
+        assert numbers == list(range(numbers[0], numbers[0] + len(events)))
+        final = events[-1].response
+        assert final.status == "completed"
+        for server in (owner, other):
+            assert await server.openai().responses.retrieve(created.id) == final
+        assert nodes.agents.ran == [nodes.agents.ran[0]]
+
+
+async def test_a_client_goes_on_at_another_node_and_back(postgres_url):
+    """Each node numbers the frames itself; with any of its numbers a client gets a whole stream."""
+    async with http_nodes(postgres_url) as nodes:
+        created, owner, other = await started(nodes)
+        first = await begin(owner, created.id)
+        item_id, seen = first[-1]["item_id"], first[-1]["sequence_number"]
+        for server in (other, owner, other):
+            events = await begin(server, created.id, seen)
+            assert events[0]["type"] == "response.created"
+            assert events[0]["response"]["output"] == []
+            assert events[0]["sequence_number"] > seen
+            assert events[-1]["item_id"] == item_id
+            seen = events[-1]["sequence_number"]
+        stream = await other.openai().responses.retrieve(
+            created.id, stream=True, starting_after=seen
+        )
+        nodes.agents.go.set()
+        rest = await read(stream)
+        assert rest[0].sequence_number == seen + 1  # this node still has its frames
+        final = rest[-1].response
+        assert [(item.status, item.id) for item in final.output] == [("completed", item_id)]
+        assert final.output_text == "It is so"
+        for server in (owner, other):
+            assert await server.openai().responses.retrieve(created.id) == final
+            stream = await server.openai().responses.retrieve(
+                created.id, stream=True, starting_after=seen + MILLION * 3
+            )
+            assert (await read(stream))[-1].response == final
+
+
+async def test_a_response_is_cancelled_at_another_node(postgres_url):
+    async with http_nodes(postgres_url) as nodes:
+        created, owner, other = await started(nodes)
+        with trio.fail_after(5):
+            cancelled = await other.openai().responses.cancel(created.id)
+        assert cancelled.status == "cancelled"
+        assert (await owner.openai().responses.retrieve(created.id)).status == "cancelled"
+
+
+async def test_what_waits_is_withdrawn_at_another_node(postgres_url):
+    async with http_nodes(postgres_url) as nodes:
+        client = nodes.servers["a"].openai()
+        conversation = await client.conversations.create()
+        options = {"model": "hermes", "background": True, "conversation": conversation.id}
+        await client.responses.create(input="first", **options)
+        _, other = await nodes.owner_and_other()
+        queued = await other.openai().responses.create(input="second", **options)
+        for server in nodes.servers.values():
+            assert (await server.openai().responses.retrieve(queued.id)).status == "queued"
+        cancelled = await other.openai().responses.cancel(queued.id)
+        assert cancelled.status == "cancelled"
+        nodes.agents.go.set()
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+async def test_equal_requests_at_once_on_two_nodes(postgres_url, keyed):
+    """With an idempotency key there is one response; without, each request has one."""
+    async with http_nodes(postgres_url) as nodes:
+        nodes.agents.go.set()
+        headers = {"Idempotency-Key": "same"} if keyed else {}
+        found = []
+
+        async def create(server):
+            client = server.openai()
+            for _ in range(3):
+                made = client.responses.create(model="hermes", input="?", extra_headers=headers)
+                found.append(await made)
+
+        async with trio.open_nursery() as nursery:
+            for server in nodes.servers.values():
+                nursery.start_soon(create, server)
+        assert len({each.id for each in found}) == (1 if keyed else 6)
+        assert {each.output_text for each in found} == {"It is so"}
+        assert len(nodes.agents.ran) == (1 if keyed else 6)
+        if keyed:
+            with pytest.raises(openai.UnprocessableEntityError):
+                await (
+                    nodes.servers["b"]
+                    .openai()
+                    .responses.create(model="hermes", input="another", extra_headers=headers)
+                )
