@@ -12,9 +12,9 @@ from hermes.adapters.http.api.streams.rendered.renderer import Renderer
 from hermes.background import open_background
 from hermes.config import Config
 from hermes.testing import DeterministicCompressor
-from tests.http.test_event_machine import KEY, Gate, World, inline
 from tests.support.cluster_nodes import SECONDS, cluster_of, on_cluster
 from tests.support.event_clients import rendered_state, stored_state
+from tests.support.event_world import KEY, Gate, World, inline
 
 STEPS = (
     "send", "send", "hold", "release", "undo", "retry", "edit", "new", "title", "settings",
