@@ -506,7 +506,7 @@ STORE_ONLY = {
     "asks_for_access", "clear_sign_ins",
     "current_agent", "list_agents", "attachment_limits", "find_file",
     "list_files", "keep_file", "delete_file", "list_branches", "conversations", "view", "stamps",
-    "has_other_nodes", "is_elsewhere",
+    "has_other_nodes",
     "progress", "outcome", "approvals", "approval", "allowed_tools", "revoke_tool", "usage",
     "spent", "actors", "lanes", "pairings", "principals", "approve_pairing", "unpair",
     "waiting_calls", "process_id", "health", "waiting_approvals", "published",
