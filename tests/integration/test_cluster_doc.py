@@ -83,10 +83,3 @@ def test_the_program_of_the_page_runs(account, machine):
 def test_the_page_lists_the_parameters_of_a_url():
     table = PAGE.read_text().split("## The URL")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == OURS
-
-
-def test_the_unit_of_the_page_replaces_lines_of_ours():
-    ours = (ROOT / "deploy" / "hermes.service").read_text()
-    [lines] = blocks("ini")
-    for line in lines.splitlines():
-        assert f"\n{line.partition('=')[0]}=" in ours
