@@ -42,7 +42,7 @@ from hermes.testing import DeterministicCompressor, MemoryAdapter
 
 CORE_LINES = 600
 CORE_TYPES = 10
-PATH_LINES = 1280
+PATH_LINES = 1370
 
 CORE = ("session loop", "turn", "accept", "commit_turn")
 GROUPS: Mapping[str, tuple[str, ...]] = {

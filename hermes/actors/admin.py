@@ -192,7 +192,7 @@ class AdapterState:
         self._supervisor = supervisor
 
     async def receive(self, adapter: Adapter, run: Callable[[], Awaitable[None]]) -> None:
-        """Await `run()`, which receives the messages for an adapter.
+        """Await `run()`, on the runtime's own loop; it receives the messages for an adapter.
 
         If several nodes that share a database have this adapter, one of them receives and sends at
         a time. On the others, `run` is called when they take over. It is cancelled when another

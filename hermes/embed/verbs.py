@@ -228,11 +228,13 @@ class AdminVerbs:
     statistics: Final = verb(Admin.statistics)
     commit_seconds: Final = plain(Admin.commit_seconds)
     passivate: Final = plain(Admin.passivate)
+    roles: Final = plain(Admin.roles)
 
 
 class AdapterStateVerbs:
     """The verbs of `AdapterState`."""
 
+    receive: Final = verb(AdapterState.receive)
     get: Final = verb(AdapterState.get)
     set: Final = verb(AdapterState.set)
 
