@@ -109,7 +109,9 @@ QUERIES = {
     "JOIN sessions s ON s.id = r.session_id WHERE s.ended_at IS NOT NULL",
     "a key in a session of another": "SELECT r.session_key FROM routes r "
     "JOIN sessions s ON s.id = r.session_id WHERE s.session_key <> r.session_key",
-    "a boundary without its hook": "SELECT id FROM boundaries WHERE closed_at IS NULL",
+    # If the last nodes leave together, the hooks of their end are called after the next start.
+    "a boundary without its hook": "SELECT id FROM boundaries "
+    "WHERE closed_at IS NULL AND reason <> 'shutdown'",
     "more or fewer resets than commands": "SELECT * FROM (SELECT session_key, count(*) AS made "
     "FROM boundaries WHERE event = 'on_session_reset' GROUP BY 1) b FULL JOIN "
     "(SELECT session_key, count(*) AS wanted FROM inbox WHERE event_id LIKE 'new%' "
