@@ -10,6 +10,7 @@ import trio
 
 from hermes.actors.api.conversations import ApiConversations
 from hermes.actors.api.files import ApiFiles
+from hermes.actors.api.retries import ApiRetries
 from hermes.actors.api.sign_ins import ApiSignIns
 from hermes.actors.cluster.verbs import AddMessages, Switch
 from hermes.actors.context import RuntimeContext
@@ -213,12 +214,13 @@ class AdapterState:
         await self._supervisor.store.set_meta(name, value, replace=replace)
 
 
-class ApiRecords(Views, LiveViews, PastTurns, ApiConversations, ApiFiles, ApiSignIns):
+class ApiRecords(Views, LiveViews, PastTurns, ApiConversations, ApiFiles, ApiRetries, ApiSignIns):
     """Responses to the requests of API clients, and their tokens. For adapters that serve them."""
 
     def __init__(self, context: RuntimeContext, supervisor: Supervisor, intake: Intake) -> None:
         super().__init__(supervisor, intake)
-        self._process_id = secrets.token_hex(8)
+        node, name = context.store.cluster.node, secrets.token_hex(8)
+        self._process_id = f"{node}.{name}" if node else name
         self._context = context
         self._revocations = 0
         self._revoked = trio.Event()
@@ -249,30 +251,6 @@ class ApiRecords(Views, LiveViews, PastTurns, ApiConversations, ApiFiles, ApiSig
     async def response_to(self, receipt: Receipt) -> StoredResponse | None:
         """Return the response to a message; None if no API client sent it."""
         return await self._supervisor.store.response_to(receipt.inbox_id)
-
-    async def attach(
-        self, credential: str, path: str, digest: str, process: str
-    ) -> StoredResponse | None:
-        """Attach a retry to the response of an equal request whose connection was lost.
-
-        Returns None if there is none: the request is a new one then.
-        """
-        return await self._supervisor.store.attach_response(credential, path, digest, process)
-
-    async def begin_answer(self, response_id: str, process: str) -> bool:
-        """Record that a response is about to be written while equal requests are open.
-
-        If the process dies, their retries attach to the other responses first.
-        """
-        return await self._supervisor.store.begin_answer(response_id, process)
-
-    async def end_connection(self, response_id: str, process: str, *, complete: bool) -> bool:
-        """Record that a connection has ended; `complete` if the response was written in full.
-
-        Returns False if another connection waits for the response now.
-        """
-        store = self._supervisor.store
-        return await store.end_connection(response_id, process, complete=complete)
 
     async def record_process(self, process: str) -> None:
         """Record that a process that serves connections is alive."""

@@ -246,6 +246,7 @@ class ApiRecordsVerbs:
     find_response: Final = verb(ApiRecords.find_response)
     response_to: Final = verb(ApiRecords.response_to)
     attach: Final = verb(ApiRecords.attach)
+    open_elsewhere: Final = verb(ApiRecords.open_elsewhere)
     begin_answer: Final = verb(ApiRecords.begin_answer)
     end_connection: Final = verb(ApiRecords.end_connection)
     record_process: Final = verb(ApiRecords.record_process)

@@ -41,6 +41,7 @@ from hermes.messages.cluster import (
     ClusterView as ClusterView,
     NodeInfo as NodeInfo,
     RoleClaim as RoleClaim,
+    node_of as node_of,
 )
 from hermes.messages.inbox import (
     APPROVAL as APPROVAL,

@@ -52,3 +52,9 @@ class RoleClaim(msgspec.Struct, frozen=True, gc=False):
     name: str
     node: int
     fence: int
+
+
+def node_of(process: str) -> int:
+    """Return the node that a process was when it began; 0 if it shares its store with none."""
+    node, separator, _ = process.partition(".")
+    return int(node) if separator and node.isdecimal() else 0

@@ -151,6 +151,10 @@ class Ownership(Protocol):
 class Listening(Protocol):
     """Which nodes have listeners for which conversations, in the database."""
 
+    async def leases(self) -> Mapping[int, float]:
+        """Return when the leases of the living nodes end, by id, from the database."""
+        ...
+
     async def owners_of(self, session_keys: Sequence[str]) -> Mapping[str, Claim]:
         """Return which living nodes serve these conversations, without those that none serves."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from hermes.messages import (
@@ -157,9 +157,21 @@ class ApiStore(Protocol):
         ...
 
     def attach_response(
-        self, credential: str, path: str, digest: str, process: str
+        self,
+        credential: str,
+        path: str,
+        digest: str,
+        process: str,
+        living: Collection[int] = (),
     ) -> Awaitable[StoredResponse | None]:
-        """Attach a retry to the response of an equal request whose connection was lost."""
+        """Attach a retry to the response of an equal request whose connection was lost.
+
+        The processes of the nodes that are `living` have not died.
+        """
+        ...
+
+    def open_processes(self, credential: str, path: str, digest: str) -> Awaitable[list[str]]:
+        """Return the processes on which equal requests may be open."""
         ...
 
     def begin_answer(self, response_id: str, process: str) -> Awaitable[bool]:

@@ -141,6 +141,7 @@ class StoreVerbs:
     get_response: Final = reads(responses.get_response)
     find_response: Final = reads(responses.find_response)
     response_to: Final = reads(responses.response_to)
+    open_processes: Final = reads(responses.open_processes)
     attach_response: Final = writes(responses.attach_response)
     begin_answer: Final = unflushed(responses.begin_answer)
     end_connection: Final = deferred(responses.end_connection)

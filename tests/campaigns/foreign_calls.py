@@ -591,6 +591,7 @@ CALLS = {
     "find_response": lambda w: w.store.find_response("tok", "key"),
     "response_to": lambda w: w.store.response_to(1),
     "attach_response": lambda w: w.store.attach_response("tok", "/v1/responses", "d", "p"),
+    "open_processes": lambda w: w.store.open_processes("tok", "/v1/responses", "d"),
     "begin_answer": lambda w: w.store.begin_answer(a_response(w), "p"),
     "end_connection": lambda w: w.store.end_connection(a_response(w), "p", complete=False),
     "record_process": lambda w: (w.store.record_process("p"), request(w)),

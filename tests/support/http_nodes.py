@@ -8,7 +8,7 @@ import trio
 
 from hermes.adapters.http import HttpConfig, serve_http
 from hermes.events import TextDelta
-from tests.support.cluster_nodes import SECONDS, on_cluster
+from tests.support.cluster_nodes import SECONDS, cluster_of, on_cluster
 from tests.support.http import Server, new_token
 
 
@@ -62,6 +62,10 @@ class Nodes:
             stack.push_async_callback(server.close_clients)
         await self.cluster.all_know(*[each.runtime for each in self.servers.values()])
         return [self.servers[name] for name in names]
+
+    def known(self, name):
+        """Return the nodes that a node knows."""
+        return cluster_of(self.servers[name].runtime).nodes
 
     async def owner_and_other(self):
         """Return the server whose node runs the first turn, and another one."""

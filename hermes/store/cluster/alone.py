@@ -79,6 +79,10 @@ class Alone:
         """Return a view without nodes."""
         return ClusterView()
 
+    async def leases(self) -> Mapping[int, float]:
+        """Return nothing: there are no leases."""
+        return {}
+
     async def owners_of(self, session_keys: Sequence[str]) -> Mapping[str, Claim]:
         """Return nothing: there are no claims."""
         del session_keys

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
-from hermes.messages import ApiRequest, JsonObject, Receipt, Reply, StoredResponse
+from hermes.messages import ApiRequest, JsonObject, Receipt, Reply, StoredResponse, node_of
 from hermes.store.transaction import Transaction
 
 RETRY_SECONDS = 60.0
@@ -35,7 +35,7 @@ _INTERRUPTED = (
     "CASE WHEN r.connection = 'open' THEN r.cut_at END, "
     "CASE WHEN r.connection = 'open' THEN -coalesce(r.closed_at, 0) END, "
     "CASE WHEN r.connection = 'open' AND r.closed_at IS NOT NULL THEN -r.inbox_id "
-    "ELSE r.inbox_id END LIMIT 1"
+    "ELSE r.inbox_id END"
 )
 _ATTACH = (
     "UPDATE responses SET connection = 'open', process = ?, cut_at = NULL "
@@ -78,7 +78,12 @@ def response_to(tx: Transaction, inbox_id: int) -> StoredResponse | None:
 
 
 def attach_response(
-    tx: Transaction, credential: str, path: str, digest: str, process: str
+    tx: Transaction,
+    credential: str,
+    path: str,
+    digest: str,
+    process: str,
+    living: Collection[int] = (),
 ) -> StoredResponse | None:
     """Attach a retry to the response of an equal request whose connection was lost.
 
@@ -86,13 +91,24 @@ def attach_response(
     response was written in full, or else one whose process died at most a minute ago. (One whose
     turn has ended is chosen after the others, because its response may have been written, and one
     that was being written last.) No other retry can attach to it while this one waits. Returns None
-    if there is none.
+    if there is none. The processes of the nodes that are `living` have not died.
     """
     request = (credential, path, digest, tx.now - RETRY_SECONDS, process)
-    while (found := tx.one(_INTERRUPTED, *request)) is not None:
+    for found in tx.all(_INTERRUPTED, *request):
+        if found[1] == "open" and node_of(found[2]) in living:
+            continue
         if tx.run(_ATTACH, process, *found):  # no other retry was faster
             return get_response(tx, found[0])
     return None
+
+
+def open_processes(tx: Transaction, credential: str, path: str, digest: str) -> list[str]:
+    """Return the processes on which equal requests without an idempotency key may be open."""
+    sql = (
+        "SELECT DISTINCT process FROM responses WHERE credential = ? AND path = ? AND digest = ? "
+        "AND idempotency_key IS NULL AND connection = 'open' ORDER BY process"
+    )
+    return [row[0] for row in tx.all(sql, credential, path, digest)]
 
 
 def begin_answer(tx: Transaction, response_id: str, process: str) -> bool:

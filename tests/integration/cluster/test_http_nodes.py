@@ -6,7 +6,9 @@ import openai
 import pytest
 import trio
 
+from hermes.events import ApprovalAsked
 from tests.support.cluster_nodes import SECONDS
+from tests.support.event_clients import open_events
 from tests.support.http_nodes import http_nodes
 from tests.support.raw_http import connect, read_events, request_of_stream
 
@@ -138,3 +140,72 @@ async def test_equal_requests_at_once_on_two_nodes(postgres_url, keyed):
                     .openai()
                     .responses.create(model="hermes", input="another", extra_headers=headers)
                 )
+
+
+class Approving:
+    """The agents of all nodes ask before they act."""
+
+    def __init__(self):
+        self.texts = []
+
+    def __call__(self, name):
+        async def answer(turn):
+            self.texts.append(turn.text)
+            if len(self.texts) > 1:
+                return "It is done."
+            asked = await turn.records.ask_approval(turn.session_key, "erase", "{}")
+            turn.emit(ApprovalAsked(asked))
+            return "I have asked."
+
+        return answer
+
+
+async def test_an_approval_is_answered_at_another_node(postgres_url):
+    agents = Approving()
+    async with http_nodes(postgres_url, agents=agents) as nodes:
+        first, second = [server.openai() for server in nodes.servers.values()]
+        asked = await first.responses.create(model="hermes", input="Erase it.")
+        [question] = [item for item in asked.output if item.type == "mcp_approval_request"]
+        decision = {
+            "type": "mcp_approval_response", "approval_request_id": question.id, "approve": True,
+        }  # fmt: skip
+        done = await second.responses.create(
+            model="hermes", input=[decision], previous_response_id=asked.id
+        )
+        assert done.output_text == "It is done."
+        assert len(agents.texts) == 2
+        with pytest.raises(openai.BadRequestError, match="approved before"):
+            await first.responses.create(
+                model="hermes", input=[decision], previous_response_id=done.id
+            )
+
+
+async def test_the_list_shows_what_happens_on_another_node(postgres_url):
+    async with http_nodes(postgres_url) as nodes:
+        nodes.agents.go.set()
+        path = "/api/conversations/name:a/messages"
+        await nodes.servers["a"].http().post(path, json={"text": "one"})
+        owner, other = await nodes.owner_and_other()
+        await nodes.cluster.all_answered()
+        async with open_events(other, "/api/events") as stream:
+            kind, data = await stream.next()
+            assert kind == "reset"
+            [listed] = data["conversations"]
+            await owner.http().post(path, json={"text": "two"})
+            with trio.fail_after(SECONDS):
+                seen = listed
+                while seen["message_count"] < 4:
+                    kind, data = await stream.next()
+                    assert kind == "conversation"
+                    seen = data["conversation"]
+            assert seen["session_key"] == listed["session_key"]
+
+
+async def test_uploaded_files_are_served_by_every_node(postgres_url):
+    async with http_nodes(postgres_url) as nodes:
+        first, second = [server.openai() for server in nodes.servers.values()]
+        made = await first.files.create(file=("a.txt", b"hello"), purpose="assistants")
+        assert (await second.files.content(made.id)).content == b"hello"
+        await second.files.delete(made.id)
+        with pytest.raises(openai.NotFoundError):
+            await first.files.retrieve(made.id)

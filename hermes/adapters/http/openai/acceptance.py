@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 import trio
 from msgspec.structs import replace
@@ -14,6 +16,8 @@ from hermes.messages import ApiRequest, Inbound, StoredResponse
 KEY_HEADER = "idempotency-key"
 RETRY_HEADER = "x-stainless-retry-count"
 MAX_KEY = 255
+LOOK_SECONDS = 0.2
+"""Seconds between two looks at equal requests that are open on other nodes of a cluster."""
 NOTICE_SECONDS = 1.0
 """Seconds that a retry waits for the end of an equal request that is open."""
 
@@ -76,17 +80,38 @@ async def _attach(call: Call, path: str, digest: str) -> StoredResponse | None:
     """
     services, caller, content = call.services, call.caller.id, (path, digest)
     requests, deadline = services.requests, trio.current_time() + NOTICE_SECONDS
+    api, request = call.runtime.api, (caller, path, digest, services.process)
+    before = await api.open_elsewhere(*request)
     while True:
         await services.endings.catch_up()
         ended, equal = requests.ended, requests.equals(caller, content)
-        found = await call.runtime.api.attach(caller, path, digest, services.process)
-        if found is not None or not equal:
+        found = await api.attach(*request)
+        if found is not None:
             return found
+        if await _may_be_lost(call, request, before, deadline):
+            await trio.sleep(LOOK_SECONDS)
+            continue
+        if not equal:
+            return None
         if equal <= requests.equals(caller, content):  # none has ended meanwhile
             if trio.current_time() >= deadline:
                 return None
             with trio.move_on_at(deadline):
                 await ended.wait()
+
+
+async def _may_be_lost(
+    call: Call, request: tuple[str, str, str, str], before: Mapping[str, float], deadline: float
+) -> bool:
+    """Whether an equal request that was open on another node may be lost, as far as is known.
+
+    If its process lives, it says so before its lease ends; if not, it is declared dead.
+    """
+    now = await call.runtime.api.open_elsewhere(*request) if before else {}
+    open_before = [each for each in before if each in now]
+    if trio.current_time() < deadline:
+        return bool(open_before)
+    return any(now[each] <= before[each] for each in open_before)
 
 
 async def accept(call: Call, inbound: Inbound) -> Accepted:

@@ -153,6 +153,11 @@ class PostgresCluster:
         """Return the nodes and what each of them has, for operators."""
         return await self._store.snapshot(cluster_view)
 
+    async def leases(self) -> Mapping[int, float]:
+        """Return when the leases of the living nodes end, by id, from the database."""
+        living = await self._store.snapshot(nodes.live)
+        return {node: info.lease_until for node, info in living.items()}
+
     # Listeners
 
     async def owners_of(self, session_keys: Sequence[str]) -> Mapping[str, Claim]:
