@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench import command, scale
 from bench.agents.benchmark import AGENTS
+from bench.cluster.benchmark import CLUSTER
 from bench.compare import compare
 from bench.files.benchmark import FILES
 from bench.harness.benchmark import Benchmark
@@ -22,7 +23,7 @@ from bench.store.benchmark import STORE
 from bench.switch.benchmark import SWITCH
 from bench.switch.figures import Prices
 
-BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE, HOSTS, FILES, HTTP)
+BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE, HOSTS, FILES, HTTP, CLUSTER)
 
 
 def make_parser(benchmarks: Sequence[Benchmark]) -> argparse.ArgumentParser:

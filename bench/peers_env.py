@@ -21,7 +21,8 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
     "pykka": ("pykka==4.5.0",),
     "xoscar": ("xoscar==0.12.2",),
     "autogen-core": ("autogen-core==0.7.5",),
-    "agno": ("agno[openai,os,sqlite]==3.1.10",),
+    "agno": ("agno[openai,os,sqlite]==3.1.10", "psycopg[binary]==3.3.9"),
+    "dbos": ("dbos==3.4.0",),
 }
 TIMEOUT = 600.0
 PIP_OPTIONS = ("--quiet", "--retries", "1", "--timeout", "30")

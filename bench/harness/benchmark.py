@@ -54,7 +54,7 @@ class Cell:
     explains: str
     contenders: tuple[Contender, ...]
     given: tuple[str, ...] = ("path",)
-    """What contenders get: the `path` of a database, the `url` of the model, or both."""
+    """What contenders get: the `path` of a database, the `url` of the model or server, or both."""
     rounds: int = 0
     """If set, a repetition has so many rounds, in which contenders take turns: `begin`, in each
     round `go_on`, and `end`. Noise that lasts for seconds then affects all of them alike."""
@@ -86,7 +86,7 @@ def rotate(everyone: Sequence[T], repetition: int) -> list[T]:
 def run_cells(groups: Sequence[Group], drivers: Mapping[str, Driver], folder: Path) -> Measurements:
     """Measure all cells, with the contenders whose driver is there."""
     measurements = Measurements()
-    url = drivers["model"].about["url"] if "model" in drivers else ""
+    url = next((each.about["url"] for each in drivers.values() if "url" in each.about), "")
     for group in groups:
         for repetition in range(group.repetitions):
             for cell in group.cells:

@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 Better = Literal["lower", "higher", "neither"]
 Outcome = Literal["pass", "FAIL", "not judged", "not measured"]
 """Goals apply to full runs: a quick run that misses one is `not judged`."""
-ORDER = ("switch", "runtime", "agents", "store", "hosts", "files", "http")
+ORDER = ("switch", "runtime", "agents", "store", "hosts", "files", "http", "cluster")
 
 
 class CommandError(Exception):

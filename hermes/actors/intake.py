@@ -78,6 +78,8 @@ class Intake:
             await self._context.admission.admit(inbound)
         if self._supervisor.draining:
             raise self._supervisor.refusal()
+        if inbound.command and self._context.peers is not None:  # another node may run it
+            await self._context.questions.try_flush()
         policy = config.expiry_of(source.platform, source.chat_type)
         if files or inbound.request is not None:
             return await self._submit_more(inbound, request, files)

@@ -304,6 +304,8 @@ class Supervisor:
             if cluster.others:
                 self.end_idle()
             await busy[0].wait_idle()
+        if self._context.peers is not None:
+            await self._context.peers.wait_answered()
 
     def hurry(self) -> None:
         """End the time of drains for turns: the block has failed or was cancelled."""

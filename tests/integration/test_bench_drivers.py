@@ -7,6 +7,7 @@ import re
 import attrs
 import pytest
 
+from bench.cluster import benchmark as cluster
 from bench.files import benchmark as files
 from bench.harness.benchmark import run_cells
 from bench.harness.driver import Run
@@ -30,7 +31,10 @@ TINY_FILES = attrs.evolve(files.QUICK, repetitions=1, megabytes=0.5, times=1)
 TINY_HTTP = attrs.evolve(
     http.QUICK, repetitions=1, rounds=2, requests=2, streams=20, asked=4, asked_slow=4, clients=2
 )
-PEERS = "Pykka|xoscar|autogen|hermes|openai|langgraph|agno"
+TINY_CLUSTER = attrs.evolve(
+    cluster.QUICK, repetitions=1, seconds=0.05, callers=3, conversations=3, losses=1
+)
+PEERS = "Pykka|xoscar|autogen|hermes|openai|langgraph|agno|DBOS"
 
 
 @pytest.mark.parametrize(
@@ -41,8 +45,9 @@ PEERS = "Pykka|xoscar|autogen|hermes|openai|langgraph|agno"
         (hosts, hosts.HOSTS, TINY_HOSTS),
         (files, files.FILES, TINY_FILES),
         (http, http.HTTP, TINY_HTTP),
+        (cluster, cluster.CLUSTER, TINY_CLUSTER),
     ],
-    ids=["runtime", "store", "hosts", "files", "http"],
+    ids=["runtime", "store", "hosts", "files", "http", "cluster"],
 )
 def test_without_peers_everything_of_ours_is_measured(tmp_path, module, benchmark, plan):
     ours = {name: each for name, each in benchmark.modules.items() if "peers" not in each}

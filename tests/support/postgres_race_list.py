@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
+from msgspec.structs import replace
 from outcome import Error
 
 from hermes.errors import Overloaded, SessionEnded, TitleTaken, TurnClosed
@@ -211,6 +212,24 @@ def switch_and_commit(judge, number):
 
 def _committed(done):
     return "turn first" if isinstance(done.value, Committed) else "move first"
+
+
+def append_and_commit(judge, number):
+    """A turn reports what another process has appended before it: its agent does not know that."""
+    key = f"foreign {number}"
+    accepted = converse(judge, key)
+    session = accepted.receipt.session_id
+    part = {"type": "text", "text": "answer"}
+    rows = [Message("assistant", "answer", parts=(part,) if number % 2 else None)]  # both paths
+    done, appended = yield [
+        lambda store: store.commit_turn(replace(turn_of(accepted), rows=rows)),
+        lambda store: store.append_message(session, "user", "foreign"),
+    ]
+    found = errors([done, appended])
+    is_first = appended.value.message_id < done.value.rows[0].id
+    if done.value.foreign != is_first:
+        found.append(f"foreign is {done.value.foreign}")
+    return Finding("append first" if is_first else "turn first", found)
 
 
 def same_turn(judge, number):
@@ -488,6 +507,7 @@ RACES = [
     _pair(expiry_and_message, "sweep first", "message first"),
     _pair(reset_and_commit, "turn first", "move first"),
     _pair(switch_and_commit, "turn first", "move first"),
+    _pair(append_and_commit, "append first", "turn first"),
     _pair(same_turn, *EITHER),
     _pair(approval_taken_twice, *EITHER),
     _pair(approved_and_denied, "approved", "denied"),

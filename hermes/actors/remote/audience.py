@@ -7,6 +7,7 @@ from the database: as soon as the owner says that they are there, and in any cas
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
@@ -15,7 +16,7 @@ import trio
 from outcome import Error
 
 from hermes.actors.event_bus import EventBus, Identity
-from hermes.actors.remote.conversation import RemoteConversation, ends_of
+from hermes.actors.remote.conversation import REMEMBERED, RemoteConversation, ends_of
 from hermes.actors.remote.frames import (
     Answered,
     Awaiting,
@@ -75,6 +76,8 @@ class Audience:
         self._owners_of = owners_of
         self._listeners: dict[str, int] = {}
         """How many listeners each conversation has, whoever serves it."""
+        self._ended: dict[str, deque[int]] = {}
+        """For each conversation with listeners, the messages whose end was published here."""
         self._conversations: dict[str, RemoteConversation] = {}
         """Those of them that no actor of this node serves."""
         self._asking = False
@@ -82,6 +85,8 @@ class Audience:
         self._asked: dict[str, float] = {}
         """When the owner was last asked for what is missing."""
         self._awaited: dict[int, Awaited] = {}
+        self._fewer = trio.Event()
+        """Set when fewer callers may wait."""
         self._closed: dict[int, str] = {}
         """Messages whose outcomes are to be read now."""
         self._overdue: dict[int, float] = {}
@@ -116,6 +121,7 @@ class Audience:
     def begin(self, session_key: str) -> None:
         """Note that somebody listens to a conversation, whoever serves it."""
         self._listeners[session_key] = self._listeners.get(session_key, 0) + 1
+        self._ended.setdefault(session_key, deque(maxlen=REMEMBERED))
         if session_key not in self._conversations and not self._serves(session_key):
             self._open(session_key)
 
@@ -123,7 +129,7 @@ class Audience:
         """Note that a listener has left."""
         self._listeners[session_key] -= 1
         if self._listeners[session_key] == 0:
-            del self._listeners[session_key]
+            del self._listeners[session_key], self._ended[session_key]
             self._conversations.pop(session_key, None)
             self._asked.pop(session_key, None)
             self._wake()
@@ -132,7 +138,9 @@ class Audience:
         def publish(turn_id: int | None, event: RuntimeEvent) -> None:
             self._bus.publish_remote(session_key, turn_id, event)
 
-        conversation = RemoteConversation(session_key, publish, self._this_node.wall)
+        conversation = RemoteConversation(
+            session_key, publish, self._this_node.wall, self._ended[session_key]
+        )
         conversation.open.update(open_ids)
         self._conversations[session_key] = conversation
         self._wake()
@@ -144,8 +152,17 @@ class Audience:
         if not self._serves(key):
             self._this_node.tell(claim, [Awaiting(self._this_node.id, [inbox_id])])
 
-    def ended(self, inbox_ids: Sequence[int]) -> None:
+    async def wait_answered(self) -> None:
+        """Wait until no caller on this node waits for a reply from another one."""
+        while any(not self._serves(each.session_key) for each in self._awaited.values()):
+            self._fewer = trio.Event()
+            await self._fewer.wait()
+            self._forget_callers()
+
+    def ended(self, session_key: str, inbox_ids: Sequence[int]) -> None:
         """Note that this node has answered messages."""
+        if session_key in self._ended:
+            self._ended[session_key].extend(inbox_ids)
         for inbox_id in inbox_ids:
             self._awaited.pop(inbox_id, None)
             self._closed.pop(inbox_id, None)
@@ -207,17 +224,17 @@ class Audience:
     async def poll(self) -> None:
         """Find out what hints should have said, and were perhaps lost."""
         self._forget_callers()
+        set_event(self._fewer)
         await self._find_owners()
-        tracked = {each: of.session_key for each, of in self._awaited.items()}
-        for key, conversation in self._conversations.items():
-            tracked |= dict.fromkeys(conversation.open, key)
-        keys = {*self._conversations, *tracked.values()}
+        keys = {*self._conversations, *self._tracked().values()}
         keys = {key for key in keys if not self._serves(key)}
         still_open: set[int] = set()
         for session_key, inbox_id in await self._reads.open_ids(sorted(keys)) if keys else ():
             still_open.add(inbox_id)
-            if (found := self._conversations.get(session_key)) is not None:
+            found = self._conversations.get(session_key)
+            if found is not None and inbox_id not in self._ended[session_key]:
                 found.open.add(inbox_id)
+        tracked = self._tracked()  # without those that have ended meanwhile
         gone = {each for each, key in tracked.items() if key in keys} - still_open
         now = trio.current_time()
         late = {each for each in gone if tracked[each] in self._conversations}
@@ -225,6 +242,13 @@ class Audience:
         due = {each for each, since in self._overdue.items() if since <= now - GRACE}
         self._closed |= {each: tracked[each] for each in (gone - late) | due}
         self._wake()
+
+    def _tracked(self) -> dict[int, str]:
+        """Return the messages that are open as far as this node knows, and that others answer."""
+        tracked = {each: of.session_key for each, of in self._awaited.items()}
+        for key, conversation in self._conversations.items():
+            tracked |= dict.fromkeys(conversation.open, key)
+        return {each: key for each, key in tracked.items() if not self._serves(key)}
 
     def _forget_callers(self) -> None:
         """Forget messages for whose replies nobody waits any more."""
@@ -296,13 +320,17 @@ class Audience:
             self._publish_ends(key, ids, [by_id[each] for each in ids if each in by_id])
         if answered:
             self._bus.wake_streams()
+            set_event(self._fewer)
 
     def _publish_ends(self, key: str, ids: list[int], outcomes: list[MessageOutcome]) -> None:
         conversation = self._conversations.get(key)
         if conversation is not None:
             conversation.settle(ids, outcomes)
             return
-        for end in ends_of(outcomes):
+        published = self._ended.get(key, deque())
+        fresh = [each for each in outcomes if each.receipt.inbox_id not in published]
+        for end in ends_of(fresh):
+            published.extend(end.inbox_ids)
             self._bus.publish_remote(key, end.reply.turn_id, end)
 
     def _answer(self, inbox_id: int, outcome: MessageOutcome | None) -> bool:

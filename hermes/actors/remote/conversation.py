@@ -47,7 +47,13 @@ class RemoteConversation:
     what follows it waits meanwhile.
     """
 
-    def __init__(self, key: str, publish: Publish, wall: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        key: str,
+        publish: Publish,
+        wall: Callable[[], float],
+        ended: deque[int] | None = None,
+    ) -> None:
         self.key = key
         self._publish = publish
         self._wall = wall
@@ -64,7 +70,8 @@ class RemoteConversation:
         self._dropped_by: int | None = None
         self._held: deque[Published] = deque()
         """Frames that wait for these outcomes."""
-        self._ended: deque[int] = deque(maxlen=REMEMBERED)
+        self._ended: deque[int] = deque(maxlen=REMEMBERED) if ended is None else ended
+        """Messages whose end was published."""
 
     @property
     def behind(self) -> bool:

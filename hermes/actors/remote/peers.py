@@ -112,9 +112,13 @@ class Peers:
         """Note that a caller waits for the reply to a message."""
         self._audience.expect(receipt, identity, claim)
 
+    async def wait_answered(self) -> None:
+        """Wait until no caller on this node waits for a reply from another one."""
+        await self._audience.wait_answered()
+
     def ended(self, session_key: str, inbox_ids: Sequence[int]) -> None:
         """Note that this node has answered messages."""
-        self._audience.ended(inbox_ids)
+        self._audience.ended(session_key, inbox_ids)
         self._relay.ended(session_key, inbox_ids)
 
     # What is known of other nodes

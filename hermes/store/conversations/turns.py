@@ -159,8 +159,7 @@ def open_route(tx: Transaction, key: str, metadata: JsonObject | None = None) ->
 def digest(tx: Transaction, inbound: Inbound) -> str:
     """Return a fingerprint of what the message says."""
     parts = inbound.parts and attachments.by_content(tx, inbound.parts)
-    content = _SORTED.encode([inbound.text, parts])
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return hashlib.blake2b(_SORTED.encode([inbound.text, parts]), digest_size=16).hexdigest()
 
 
 def validated(tx: Transaction, inbound: Inbound) -> tuple[Inbound, str]:
@@ -198,6 +197,7 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
     if not turn.inbox_ids:
         raise ValueError("a turn needs the inbox_ids of the messages that it answers")
     key = turn.session_key
+    tx.lock_session(turn.session_id)  # so that what others append is seen, or comes later
     found = routes.current(tx, key)
     if found is None or not inbox.all_open(tx, turn.inbox_ids, key):
         return _discarded(tx, key, "the messages of this turn are not open any more")

@@ -217,6 +217,29 @@ async def test_events_outside_of_turns_reach_other_nodes(postgres_url):
         assert isinstance(there.events[0].event, TitleChanged)
 
 
+async def test_a_node_that_drains_waits_for_the_replies_of_others(postgres_url):
+    async with on_cluster(postgres_url) as cluster:
+        [owner] = await cluster.start("a")
+        gate = cluster.gates["a"] = trio.Event()
+        replies = []
+
+        async def ask(other):
+            replies.append(await other.ask(KEY, "hello"))
+
+        async with trio.open_nursery() as nursery:
+            async with cluster.open("b") as other:
+                await cluster.all_know(owner, other)
+                await owned_by(owner)
+                nursery.start_soon(ask, other)
+                await cluster.until(lambda: cluster.turns)
+                nursery.start_soon(other.drain)
+                await cluster.until(
+                    lambda: cluster_of(owner).nodes[cluster_of(other).node].draining
+                )
+                gate.set()
+        assert [reply.text for reply in replies] == ["a: hello"]
+
+
 async def test_listeners_go_on_when_a_conversation_is_handed_over(postgres_url):
     """Its node ends: the others serve it, and a listener on any of them hears all turns."""
     async with on_cluster(postgres_url) as cluster:

@@ -9,6 +9,7 @@ import apsw
 import pytest
 
 from bench.agents import benchmark as agents
+from bench.cluster import benchmark as cluster
 from bench.command import RESULTS
 from bench.files import benchmark as files
 from bench.harness.benchmark import Cell, Contender, Database, Group, run_cells
@@ -23,7 +24,7 @@ from bench.switch import benchmark as switch
 
 PLANS = [
     pytest.param(module, plan, id=f"{module.__name__.split('.')[1]}-{name}")
-    for module in (store, runtime, agents, hosts, files, http)
+    for module in (store, runtime, agents, hosts, files, http, cluster)
     for name, plan in (("full", module.FULL), ("quick", module.QUICK))
 ]
 SHOWN = [*PLANS, pytest.param(switch, switch.FULL, id="switch-full")]
@@ -66,7 +67,7 @@ def test_everything_is_explained_in_a_sentence_and_has_the_right_direction(modul
             assert column.better == ("neither" if column.figure == "json_ms" else "lower")
 
 
-@pytest.mark.parametrize("module", [switch, runtime, agents, store, hosts])
+@pytest.mark.parametrize("module", [switch, runtime, agents, store, hosts, cluster])
 def test_the_goals_and_tables_are_those_of_the_committed_results(module):
     """A renamed goal or cell could not be compared with older results."""
     committed = results.read(RESULTS / f"{module.__name__.split('.')[1]}.json")
@@ -105,6 +106,8 @@ def test_the_full_runtime_plan_spans_three_orders_of_magnitude():
 class FakeDriver:
     """Records what it is asked to do, and creates the file that it is given."""
 
+    about = ()
+
     def __init__(self, folder, asked):
         self.folder, self.asked = folder, asked
 
@@ -141,6 +144,8 @@ def test_contenders_take_turns_on_databases_that_are_filled_and_removed(tmp_path
 
 class RoundsDriver:
     """Records what it is asked to do; every round of a contender adds one to its figure."""
+
+    about = ()
 
     def __init__(self, folder, asked):
         self.folder, self.asked, self.rounds = folder, asked, {}

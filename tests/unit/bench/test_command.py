@@ -43,8 +43,8 @@ def test_a_benchmark_explains_its_options(capsys, benchmark):
     [
         ([], "python -m bench: error: the following arguments are required: COMMAND"),
         (["nothing"], "python -m bench: error: argument COMMAND: invalid choice: 'nothing' "
-         "(choose from 'switch', 'runtime', 'agents', 'store', 'hosts', 'files', 'http', 'all', "
-         "'show', 'compare', 'scale')"),
+         "(choose from 'switch', 'runtime', 'agents', 'store', 'hosts', 'files', 'http', "
+         "'cluster', 'all', 'show', 'compare', 'scale')"),
         (["store", "--fast"], "python -m bench: error: unrecognized arguments: --fast"),
         (["store", "--dir", "/no/such", "--out", "OUT"],
          "/no/such cannot hold files: No such file or directory."),

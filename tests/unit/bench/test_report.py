@@ -49,7 +49,7 @@ def test_the_readme_and_the_page_are_made_from_the_committed_results():
     page = README.read_text()
     made = {each.benchmark: tables.render(each) for each in shown}
     assert tables.fill(page, "results", made) == page
-    assert sorted(made) == ["agents", "hosts", "http", "runtime", "store", "switch"]
+    assert sorted(made) == ["agents", "cluster", "hosts", "http", "runtime", "store", "switch"]
     assert (RESULTS / REPORT).read_text() == render_page(shown)
     with pytest.raises(CommandError, match="no place for the results of others"):
         tables.fill(page, "results", {"others": ""})
