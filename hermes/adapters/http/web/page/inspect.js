@@ -391,11 +391,12 @@ function limits(root, state) {
 // The cluster: its nodes, and which of them serves which conversation
 
 function nodes(root, state, only) {
-  const named = (id) => state.nodes.find((each) => each.node === id)?.name ?? `node ${id}`;
+  const label = (each) => `${each.node}: ${each.name}`;
+  const named = (id) => state.nodes.filter((each) => each.node === id).map(label)[0] ?? `node ${id}`;
   const number = (each) => each.moved_at ?? 0;
   return all([
     table(root, "Nodes", "This process has its store for itself.", (each) => each.node, [
-      ["Node", (each) => `${each.node}: ${each.name}`, "wide"],
+      ["Node", label, "wide"],
       ["State", (each) => (each.draining ? badge("handing over", "warn") : badge(each.here ? "this page" : "running",
         each.here && "accent"))],
       ["Conversations", (each) => counted(each.owned, "live", "nodes", each.node), "number"],
