@@ -65,6 +65,8 @@ async def test_a_client_goes_on_at_another_node_and_back(postgres_url):
         created, owner, other = await started(nodes)
         first = await begin(owner, created.id)
         item_id, seen = first[-1]["item_id"], first[-1]["sequence_number"]
+        recorded = "SELECT id FROM responses WHERE items LIKE %s"
+        await nodes.cluster.until(lambda: nodes.cluster.sql(recorded, f"%{item_id}%"))
         for server in (other, owner, other):
             events = await begin(server, created.id, seen)
             assert events[0]["type"] == "response.created"

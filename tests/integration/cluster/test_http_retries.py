@@ -23,7 +23,7 @@ async def test_a_retry_attaches_when_the_first_node_was_killed(postgres_url):
     async with http_nodes(postgres_url, "b") as nodes:
         here = nodes.servers["b"]
         nodes.agents.go.set()
-        url = with_lease(postgres_url)
+        url = with_lease(postgres_url, 2.5)  # the retry comes long before its end
         async with http_process(url, "held", here.secret) as (process, first):
             await nodes.cluster.until(lambda: len(nodes.known("b")) == 2)
             events = None
