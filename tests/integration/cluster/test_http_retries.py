@@ -12,9 +12,9 @@ from tests.support.raw_http import connect, post, read_events, request_bytes
 BODY = {"model": "hermes", "input": "?", "stream": True}
 
 
-async def begun(stream, server, name):
-    """Send the request until a turn runs on the node with this name; returns the events."""
-    await stream.send_all(request_bytes(server, BODY))
+async def begun(stream, server, body, name):
+    """Send a request; returns the events if its turn runs on the node with this name."""
+    await stream.send_all(request_bytes(server, body))
     events = await read_events(stream, "response.output_text.delta")
     return events if events[-1]["delta"] == f"{name} " else None
 
@@ -26,16 +26,18 @@ async def test_a_retry_attaches_when_the_first_node_was_killed(postgres_url):
         url = with_lease(postgres_url, 2.5)  # the retry comes long before its end
         async with http_process(url, "held", here.secret) as (process, first):
             await nodes.cluster.until(lambda: len(nodes.known("b")) == 2)
-            events = None
+            events, number = None, 0
             with trio.fail_after(SECONDS):
                 while events is None:
+                    number += 1
+                    body = {**BODY, "input": f"request {number}"}
                     async with connect(first) as stream:
-                        events = await begun(stream, first, "held")
+                        events = await begun(stream, first, body, "held")
                         if events is not None:
                             process.kill()
             before = len(nodes.agents.ran)
             async with connect(here) as retry:
-                await retry.send_all(request_bytes(here, BODY, retry=1))
+                await retry.send_all(request_bytes(here, body, retry=1))
                 with trio.fail_after(SECONDS):
                     rest = await read_events(retry, "response.completed")
         final = rest[-1]["response"]
