@@ -253,8 +253,13 @@ class ApiRecords(Views, LiveViews, PastTurns, ApiConversations, ApiFiles, ApiRet
         return await self._supervisor.store.response_to(receipt.inbox_id)
 
     async def record_process(self, process: str) -> None:
-        """Record that a process that serves connections is alive."""
-        await self._supervisor.store.record_process(process)
+        """Record that a process that serves connections is alive.
+
+        A node of a cluster whose lease has run out waits until it has one again.
+        """
+        store = self._supervisor.store
+        await store.cluster.until_trusted()
+        await store.record_process(process)
 
     async def record_items(
         self,

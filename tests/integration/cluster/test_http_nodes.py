@@ -7,8 +7,9 @@ import pytest
 import trio
 
 from hermes.events import ApprovalAsked
-from tests.support.cluster_nodes import SECONDS
+from tests.support.cluster_nodes import SECONDS, cluster_of, with_lease
 from tests.support.event_clients import open_events
+from tests.support.http import http_server
 from tests.support.http_nodes import http_nodes
 from tests.support.raw_http import connect, read_events, request_of_stream
 
@@ -211,3 +212,10 @@ async def test_uploaded_files_are_served_by_every_node(postgres_url):
         await second.files.delete(made.id)
         with pytest.raises(openai.NotFoundError):
             await first.files.retrieve(made.id)
+
+
+async def test_a_node_without_a_lease_is_not_ready(postgres_url):
+    async with http_server(with_lease(postgres_url, 60)) as server:
+        cluster_of(server.runtime)._beat.lease.end()  # it is renewed after 15 seconds
+        answer = await server.http().get("/readyz")
+        assert answer.status_code == 503
