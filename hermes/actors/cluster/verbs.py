@@ -6,7 +6,7 @@ is `repeatable` has the same effect if it is run twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -278,5 +278,5 @@ AnyVerb: TypeAlias = (
     | Interrupt
     | InterruptTurnOf
 )
-encode_verb = msgspec.json.Encoder().encode
-decode_verb = msgspec.json.Decoder(AnyVerb).decode
+encode_verb: Callable[[object], bytes] = msgspec.json.Encoder().encode
+decode_verb: Callable[[bytes | str], AnyVerb] = msgspec.json.Decoder(AnyVerb).decode

@@ -131,6 +131,8 @@ class Dispatcher:
         Without other nodes, all of that has been offered to the lanes when this returns.
         """
         self._served |= set(await self._store.serve_platforms(sorted(self._served)))
+        if not self._cluster.node:  # nobody else sends, to any platform
+            await until_stored(self._store.recover_outbox)
         await self._offer_rest()
         for sender in self._all:
             start_soon(self._nursery, self._cluster.run_as, sender.role, sender.run)

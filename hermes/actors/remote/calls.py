@@ -51,8 +51,8 @@ class CallOutcome(msgspec.Struct, frozen=True, tag="outcome", omit_defaults=True
 
 CallFrame: TypeAlias = Call | CallOutcome
 Execute: TypeAlias = Callable[[Call], Awaitable[CallOutcome]]
-encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(CallFrame).decode
+encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
+decode: Callable[[bytes | str], CallFrame] = msgspec.json.Decoder(CallFrame).decode
 
 
 class _Waiting:

@@ -65,7 +65,7 @@ class Peers:
         this_node = ThisNode(served, lambda: nodes.node, self._others, self._send, wall)
         self._relay = Relay(bus, this_node)
         self._audience = Audience(bus, this_node, store, nodes.owners_of)
-        self.calls = Calls(lambda: nodes.node, self._send_call, execute, nursery)
+        self.calls: Calls = Calls(lambda: nodes.node, self._send_call, execute, nursery)
         self.on_revoked: Callable[[], None] = lambda: None
         """Called when another node has revoked a token or a web session."""
         self._stored: tuple[int, frozenset[str]] = (0, frozenset())
