@@ -19,6 +19,7 @@ ALLOWED = {
     "is_answered",
     "receipt_of",
     "adapter_state.get",
+    "adapter_state.receive",
     "adapter_state.set",
     "admin.statistics",
     "texts",

@@ -45,7 +45,7 @@ def test_the_credentials_of_all_urls_of_the_settings_are_secrets(monkeypatch):
     agent = '[agent]\nkind = "openai"\nmodel = "m"\n'
     assert secret_values(load(agent)) == ["from-environment"]
     text = """
-        data = "file:///srv/state.db?key=of-the-database"
+        data = "postgresql://me:of-the-database@x.example/chats"
         [agent]
         kind = "openai"
         model = "m"

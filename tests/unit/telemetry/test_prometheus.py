@@ -59,7 +59,7 @@ def _sample(line):
     return found["name"], tuple(labels), float(found["value"])
 
 
-names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 metrics_strategy = st.builds(
     replace,
     st.just(METRICS),

@@ -110,7 +110,7 @@ def test_what_can_only_be_a_path_must_exist(text):
         ("/dev/zero", "/dev/zero is not a regular file"),
         ("empty", "empty is empty"),
         ("loop", "loop cannot be read: too many levels of symbolic links"),
-        ("nul\0l", "nul␀l is not a path"),
+        ("nul\0l", "nul\ufffdl is not a path"),
         ("\x1b[2Jx", "␛[2Jx cannot be read: no such file or directory"),
     ],
 )
