@@ -20,7 +20,7 @@ run: $(VENV)/bot
 # Three groups at once, because each waits now and then; the longest first.
 test: $(VENV)/ready
 	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 3 \
-	  processes-1 processes-2 campaigns browser runtime postgres unit http benchmarks lint
+	  processes-1 postgres processes-2 campaigns runtime unit browser http benchmarks lint
 
 processes-1:
 	$(RUN) -m pytest tests/integration/[a-z]*/ \
