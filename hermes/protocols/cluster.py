@@ -110,7 +110,10 @@ class Ownership(Protocol):
         ...
 
     async def claim(self, session_key: str) -> Claim | None:
-        """Return who serves a conversation; if nobody does, this node does from now on."""
+        """Return who serves a conversation; if nobody does, this node does from now on.
+
+        Returns None if no conversation has this key yet.
+        """
         ...
 
     async def waiting(self, after: int, limit: int) -> Sequence[Waiting]:

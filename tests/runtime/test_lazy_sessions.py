@@ -59,7 +59,6 @@ async def test_an_unknown_command_creates_no_session(start_with_store):
         assert await session_titles(store) == {}
 
 
-@pytest.mark.sqlite_only("a node claims the route of a conversation, which has a session")
 async def test_verbs_of_the_host_create_no_session(start_with_store):
     async with start_with_store() as (store, runtime):
         assert not (await runtime.conversation("k").close()).changed

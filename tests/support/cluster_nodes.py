@@ -9,6 +9,7 @@ import trio
 
 from hermes import open_runtime
 from hermes.messages import Inbound
+from hermes.store.conversations import routes
 from tests.support.postgres_databases import plain
 
 LEASE = 1.0
@@ -24,6 +25,12 @@ def with_lease(url, seconds=LEASE):
 def cluster_of(runtime):
     """The other nodes, as a runtime sees them."""
     return runtime._context.store.cluster
+
+
+async def claim(cluster, key):
+    """Let a node serve a conversation, which is created if it does not exist; returns its claim."""
+    await cluster._store.transact(lambda tx: routes.ensure_route(tx, key))
+    return await cluster.claim(key)
 
 
 async def until(condition, seconds=SECONDS):

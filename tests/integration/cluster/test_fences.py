@@ -11,7 +11,7 @@ from hermes.errors import NotOwner
 from hermes.messages import Claim
 from hermes.store import open_store
 from hermes.store.cluster import claims, nodes, roles
-from tests.support.cluster_nodes import inbound, until
+from tests.support.cluster_nodes import claim, inbound, until
 
 KEY = "key"
 
@@ -29,9 +29,9 @@ async def declare_dead(store, node):
 
 async def take_over(one, two):
     """Let the second node take a conversation of the first one; returns both claims."""
-    old = await one.cluster.claim(KEY)
+    old = await claim(one.cluster, KEY)
     await declare_dead(two, one.cluster.node)
-    return old, await two.cluster.claim(KEY)
+    return old, await claim(two.cluster, KEY)
 
 
 RUNNERS = ["transact", "transact_unflushed", "transact_deferred", "transact_alone"]
@@ -83,9 +83,9 @@ async def test_reading_needs_no_claim_but_an_actor_does(postgres_url):
 
 async def test_a_fence_never_comes_back_even_if_the_route_was_deleted(postgres_url):
     async with two_stores(postgres_url) as (one, _):
-        old = await one.cluster.claim(KEY)
+        old = await claim(one.cluster, KEY)
         await one.transact(lambda tx: tx.run("DELETE FROM routes WHERE session_key = ?", KEY))
-        new = await one.cluster.claim(KEY)
+        new = await claim(one.cluster, KEY)
         assert new.fence > old.fence
 
 
@@ -109,15 +109,15 @@ async def test_a_node_whose_lease_has_run_out_claims_nothing(postgres_url):
 
 async def test_a_conversation_of_a_living_node_is_not_taken(postgres_url):
     async with two_stores(postgres_url) as (one, two):
-        mine = await one.cluster.claim(KEY)
-        assert await two.cluster.claim(KEY) == mine
+        mine = await claim(one.cluster, KEY)
+        assert await claim(two.cluster, KEY) == mine
         assert await two.cluster.owner_of(KEY) == mine
         assert await two.transact(lambda tx: claims.claim(tx, two.cluster.node, [KEY])) == []
 
 
 async def test_a_conversation_with_an_open_message_is_not_released(postgres_url):
     async with two_stores(postgres_url) as (one, two):
-        mine = await one.cluster.claim(KEY)
+        mine = await claim(one.cluster, KEY)
         await two.accept(inbound(KEY, 1))
         await one.transact(lambda tx: claims.release_idle(tx, [mine]))
         assert await two.cluster.owner_of(KEY) == mine

@@ -12,7 +12,7 @@ from hermes.adapters.http.api.streams.rendered.renderer import Renderer
 from hermes.background import open_background
 from hermes.config import Config
 from hermes.testing import DeterministicCompressor
-from tests.support.cluster_nodes import SECONDS, cluster_of, on_cluster
+from tests.support.cluster_nodes import SECONDS, claim, cluster_of, on_cluster
 from tests.support.event_clients import rendered_state, stored_state
 from tests.support.event_world import KEY, Gate, World, inline
 
@@ -39,7 +39,7 @@ class NodesWorld(World):
         self.runtime, self.other = await self.cluster.start(
             "a", "b", agent=self.gate.agent, **options
         )
-        assert await cluster_of(self.runtime).claim(KEY)
+        assert await claim(cluster_of(self.runtime), KEY)
         await self.conversation.undo()
         self.nursery = await stack.enter_async_context(open_background())
         renderer = Renderer(inline, pause=0.0, turns=self.other.api.turns_of_rows)

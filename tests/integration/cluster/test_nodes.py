@@ -6,7 +6,7 @@ import trio
 
 from hermes.messages import RUNTIME_HOLDER
 from hermes.store.cluster import nodes
-from tests.support.cluster_nodes import cluster_of, inbound, on_cluster
+from tests.support.cluster_nodes import claim, cluster_of, inbound, on_cluster
 
 KEYS = [f"key {number}" for number in range(6)]
 
@@ -73,7 +73,7 @@ async def test_a_turn_of_a_node_that_drains_ends_before_another_node_goes_on(pos
         async with cluster.open("goes") as goes:
             await cluster.all_know(stays, goes)
             key = KEYS[0]
-            await cluster_of(goes).claim(key)
+            await claim(cluster_of(goes), key)
             gate = cluster.gates["goes"] = trio.Event()
             await goes.submit(inbound(key, 1))
             await cluster.until(lambda: cluster.turns)
@@ -94,7 +94,7 @@ async def test_what_is_idle_on_a_node_that_drains_is_answered_elsewhere_at_once(
             await cluster.all_know(stays, goes)
             busy, idle, quiet = KEYS[:3]
             for key in KEYS[:3]:
-                await cluster_of(goes).claim(key)
+                await claim(cluster_of(goes), key)
             await goes.submit(inbound(idle, 1))
             await cluster.all_answered()
             gate = cluster.gates["goes"] = trio.Event()
@@ -129,7 +129,7 @@ async def test_a_cached_agent_is_closed_once_when_its_conversation_is_handed_ove
         [stays] = await cluster.start("stays", agent=None, build_agent=lambda _: Agent("stays"))
         async with cluster.open("goes", agent=None, build_agent=lambda _: Agent("goes")) as goes:
             await cluster.all_know(stays, goes)
-            await cluster_of(goes).claim(KEYS[0])
+            await claim(cluster_of(goes), KEYS[0])
             await goes.submit(inbound(KEYS[0], 1))
             await cluster.all_answered()
             assert closed == []

@@ -17,7 +17,7 @@ from hermes.events import (
     TurnStarted,
 )
 from hermes.messages import ToolCall
-from tests.support.cluster_nodes import SECONDS, cluster_of, inbound, on_cluster
+from tests.support.cluster_nodes import SECONDS, claim, cluster_of, inbound, on_cluster
 from tests.support.lossy_hints import LossyHints
 from tests.support.remote_events import Recorder
 
@@ -51,7 +51,7 @@ def long_turn(name):
 
 async def owned_by(node, key=KEY):
     """Let a node serve a conversation."""
-    assert (await cluster_of(node).claim(key)).node == cluster_of(node).node
+    assert (await claim(cluster_of(node), key)).node == cluster_of(node).node
     await node.conversation(key).undo()
 
 

@@ -10,7 +10,7 @@ import trio
 
 from hermes.adapters.http import HttpConfig, serve_http
 from hermes.events import TextDelta
-from tests.support.cluster_nodes import SECONDS, cluster_of, on_cluster
+from tests.support.cluster_nodes import SECONDS, claim, cluster_of, on_cluster
 from tests.support.event_clients import open_events
 from tests.support.http import Server, new_token
 from tests.support.jsonrpc_client import connected
@@ -47,7 +47,7 @@ async def two_servers(url):
 
 async def owned(cluster, server, key):
     """Let a node serve a conversation."""
-    assert (await cluster_of(server.runtime).claim(key)).node == cluster_of(server.runtime).node
+    assert (await claim(cluster_of(server.runtime), key)).node == cluster_of(server.runtime).node
     await server.runtime.conversation(key).undo()
 
 

@@ -18,7 +18,7 @@ from hermes.errors import (
 )
 from hermes.events import ApprovalAsked
 from hermes.messages import Message, Snapshot, Source, ToolCall
-from tests.support.cluster_nodes import SECONDS, cluster_of, inbound, on_cluster
+from tests.support.cluster_nodes import SECONDS, claim, cluster_of, inbound, on_cluster
 from tests.support.lossy_hints import LossyHints
 
 KEY = "conversation"
@@ -27,7 +27,7 @@ KEY = "conversation"
 async def two_nodes(cluster, **options):
     """Open two nodes; the first one serves the conversation."""
     owner, other = await cluster.start("a", "b", **options)
-    assert (await cluster_of(owner).claim(KEY)).node == cluster_of(owner).node
+    assert (await claim(cluster_of(owner), KEY)).node == cluster_of(owner).node
     await owner.conversation(KEY).undo()
     return owner, other
 
@@ -123,8 +123,10 @@ async def test_a_conversation_that_nobody_serves_is_claimed_by_a_verb(postgres_u
         there = other.conversation("new key")
         assert not await there.interrupt()
         assert (await there.status()).message_count == 0
-        assert cluster.owner("new key") is None
+        assert cluster.sql("SELECT 1 FROM routes") == []
         assert (await there.new()).session_key == "new key"
+        assert cluster.owner("new key") is None  # it did not exist before
+        await there.new()
         assert cluster.owner("new key") == cluster_of(other).node
 
 

@@ -24,7 +24,6 @@ from hermes.store.cluster import claims, listeners, nodes
 from hermes.store.cluster.alone import NoHints
 from hermes.store.cluster.placement import place, surplus
 from hermes.store.cluster.view import cluster_view
-from hermes.store.conversations import routes
 from hermes.store.engine import ClusterStore
 from hermes.store.postgres.cluster.membership import Beat, Membership
 from hermes.store.postgres.cluster.roles import NodeRoles
@@ -192,12 +191,14 @@ class PostgresCluster:
         return claim is not None and claim.node == self.node
 
     async def claim(self, session_key: str) -> Claim | None:
-        """Return who serves a conversation; if nobody does, this node does from now on."""
+        """Return who serves a conversation; if nobody does, this node does from now on.
+
+        A conversation that does not exist has no owner.
+        """
         await self.until_trusted()
         node = self.node
 
         def work(tx: Transaction) -> Claim | None:
-            routes.ensure_route(tx, session_key)
             if (found := claims.owner_of(tx, session_key)) is not None or self._draining:
                 return found
             return next(iter(claims.claim(tx, node, [session_key])), None)
