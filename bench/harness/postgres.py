@@ -60,7 +60,7 @@ class Timing:
     def figures(
         self, done: float, seconds: float | None = None, cpu: float | None = None
     ) -> Figures:
-        """Return the figures of so many turns; the driver may know its own time better."""
+        """Return the figures of this many turns; the driver may know its own time better."""
         seconds = self.seconds if seconds is None else seconds
         cpu = time.process_time() - self._cpu if cpu is None else cpu
         found = {"count": done, "rate": done / seconds, "cpu_us": cpu / done * 1e6}

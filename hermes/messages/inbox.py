@@ -176,4 +176,4 @@ class Accepted(msgspec.Struct, frozen=True):
     previous: int = 0
     """The last of the messages that were already open; 0 if there were none."""
     claim: Claim | None = None
-    """Who serves the conversation; None in a store that one process has for itself."""
+    """The node that serves the conversation; None in a store that one process has for itself."""

@@ -34,7 +34,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     """A request to the owner of a conversation."""
 
     node: int
-    """Who asks."""
+    """The node that asks."""
     call_id: str
     session_key: str
     operation: msgspec.Raw

@@ -50,7 +50,7 @@ class Statements(Protocol):
 
 
 def register(db: Statements, name: str, seconds: float) -> int:
-    """Add a node whose lease ends after so many seconds. Returns its id."""
+    """Add a node whose lease ends after this many seconds. Returns its id."""
     [(node,)] = db.all(_REGISTER, name, seconds)
     return int(node)
 

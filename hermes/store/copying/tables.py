@@ -52,7 +52,7 @@ class Table:
             after, limit = self.key_of(rows[-1]), next_limit(rows, limit)
 
     def page(self, tx: Transaction, after: Row | None = None, limit: int = FIRST_PAGE) -> list[Row]:
-        """Return at most so many rows after this key, in the order of their keys."""
+        """Return at most `limit` rows after this key, in the order of their keys."""
         shown = ", ".join(
             f"{self.changed[n]} AS {n}" if n in self.changed else n for n in self.columns
         )

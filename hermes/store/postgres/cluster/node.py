@@ -41,7 +41,7 @@ CHUNK: Final = 500
 HINT_PAUSE: Final = 0.01
 """Seconds in which hints are gathered before the database is asked."""
 LONG_WAIT: Final = 3.0
-"""After so many leases, a message is taken by whoever sees it, wherever its key is placed."""
+"""After this many leases, a message is taken by whoever sees it, wherever its key is placed."""
 TOPIC: Final = "open"
 """Hints that there may be messages for a node."""
 _TEMPORARY: Final = (StoreError, Overloaded)
