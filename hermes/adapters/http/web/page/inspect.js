@@ -25,6 +25,7 @@ const KEYS = { actors: "session_key", lanes: "lane", claims: "session_key" };
 export async function openLive(container, params) {
   const state = {};
   const links = Object.entries(TABS).map(([id, [label]]) => h("a", { href: link("live", id) }, label));
+  links.at(-1).hidden = true; // until it is known that there are nodes
   const root = h("section", { class: "live-panel" });
   replace(container, h("div", { class: "live" }, h("h1", { class: "visually-hidden" }, "Live view"),
     h("nav", { class: "live-tabs", "aria-label": "Live view" }, links), root));
@@ -38,7 +39,7 @@ export async function openLive(container, params) {
         state[name] = new Map(data[name].map((each) => [each[key], each]));
       }
       state.count = data.runtime.commits.count;
-      links.at(-1).hidden = !data.nodes.length; // a process that has its store for itself
+      links.at(-1).hidden = !data.nodes.length;
       state.wal ??= [];
       state.backlog ??= [];
       render();
