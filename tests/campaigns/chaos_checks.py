@@ -1,6 +1,6 @@
 """What must hold in the database after test_chaos, and triggers that note who writes what.
 
-Each life of a node logs in as a user of its own, its label. So the triggers can tell which process
+Each life of a node logs in as a separate user, its label. So the triggers can tell which process
 changed the owner of a conversation, closed a message or took back a reply, and whether it was
 allowed to.
 """

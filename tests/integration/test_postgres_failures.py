@@ -170,7 +170,7 @@ class Writer(threading.Thread):
             number += 1
 
     def wait(self, number):
-        """Wait until so many more messages are acknowledged."""
+        """Wait until this many more messages are acknowledged."""
         for _ in range(number):
             assert self.wrote.acquire(timeout=SECONDS)
 

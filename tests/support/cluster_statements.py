@@ -10,7 +10,7 @@ from hermes.store.transaction import KeyedWork
 from tests.support.cluster_model import LEASE
 
 SCALE = 1000.0
-"""A second of a test is so many in the database, so that the time that a test takes is nothing."""
+"""How many seconds of the database a second of a test is, so that what a test takes is nothing."""
 
 
 class Statements:

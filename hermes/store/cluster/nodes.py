@@ -82,7 +82,7 @@ def declare_dead(db: Statements) -> list[int]:
 
 
 def forget_dead(db: Statements) -> None:
-    """Delete what dead nodes leave: for whom they listened, and after a day their rows."""
+    """Delete what dead nodes leave: entries in `listeners`, and after a day their own rows."""
     db.all(_FORGET_DEAD)
 
 
